@@ -1,0 +1,65 @@
+"""What a lane sustains: an assumption that measurements correct. Pure.
+
+Wrong on the high side loses a job, wrong on the low side only order among those that fit,
+so bad news is believed sooner than good news.
+"""
+
+import math
+from dataclasses import dataclass
+
+# After so many seconds of one steady measurement, half of it is believed.
+RISE_SECONDS = 8.0
+FALL_SECONDS = 2.0
+# However long it took, no single transfer decides alone.
+MOST_WEIGHT = 0.75
+# Below both, a transfer has measured round trips, not the link.
+SMALL_NBYTES = 1024 * 1024
+SMALL_SECONDS = 1.0
+# A link that carries nothing for hours still has a rate, or nothing could be planned.
+SLOWEST = 1.0
+
+
+@dataclass(frozen=True)
+class Rate:
+    """One lane's rate as believed now.
+
+    Attributes:
+        bytes_per_second: Positive and finite; an assumption at first.
+        measured: At least one transfer has been counted in.
+    """
+
+    bytes_per_second: float
+    measured: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what no plan can be made with.
+
+        Raises:
+            ValueError: The rate is not a positive number.
+        """
+        if not (self.bytes_per_second > 0 and math.isfinite(self.bytes_per_second)):
+            raise ValueError(f"the rate is {self.bytes_per_second}, expected one above 0")
+
+    def observed(self, nbytes: int, seconds: float) -> "Rate":
+        """The rate after a transfer, which weighs by the time that it took.
+
+        Args:
+            nbytes: What arrived; 0 for a stall, which counts.
+            seconds: What it took. A transfer that took no time has measured nothing.
+        """
+        if nbytes < 0 or not (seconds > 0 and math.isfinite(seconds)):
+            return self
+        if nbytes < SMALL_NBYTES and seconds < SMALL_SECONDS:
+            return self
+        try:
+            seen = nbytes / seconds
+        except OverflowError:
+            return self
+        if not math.isfinite(seen):
+            return self
+        old = self.bytes_per_second
+        memory = RISE_SECONDS if seen > old else FALL_SECONDS
+        weight = min(seconds / (seconds + memory), MOST_WEIGHT)
+        # Clamped, because a rounded mean may lie a hair outside of what it is the mean of.
+        new = min(max(old + (seen - old) * weight, min(old, seen)), max(old, seen))
+        return Rate(max(new, min(SLOWEST, old)), measured=True)
