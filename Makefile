@@ -1,0 +1,47 @@
+# `make help` lists what there is. Everything lives in .venv; `make clean` removes it.
+
+PYTHON ?= python3
+# Where torch comes from, if not from the default index:
+#   make setup TORCH_INDEX=https://download.pytorch.org/whl/cpu
+TORCH_INDEX ?=
+
+BIN := .venv/bin
+READY := .venv/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: setup demo test lint bench clean help
+
+setup: $(READY)  ## make .venv with everything; again only when its inputs change
+
+# The pip that comes with Python may be too old for --group, so it is brought up first.
+$(READY): pyproject.toml constraints.txt Makefile
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "evac needs Python 3.11 or newer: make setup PYTHON=python3.11" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --upgrade pip
+	$(BIN)/python -m pip install --constraint constraints.txt \
+	    $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
+	    --editable '.[agent,torch]' --group dev
+	@touch $@
+
+demo: $(READY)  ## the main job: a notice saves a real training run
+	$(BIN)/python -m integration.demo
+
+test: $(READY)  ## run every test
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(READY)  ## style, types and the import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(READY)  ## run all benchmarks, print the table that README quotes
+	$(BIN)/python -m integration.bench.run_all
+
+clean:  ## remove .venv and all that tools left behind
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s %s\n", $$1, $$2}' Makefile

@@ -1,0 +1,297 @@
+"""What can be set: one frozen dataclass per concern.
+
+A field's `setting` is its whole declaration: the file's key is the field's name, and the
+variable, the flag, the parser and the help come from what stands here.
+"""
+
+# ruff: noqa: RUF009 - setting() is dataclasses.field() with the table's columns
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from evacd.config import kinds
+from evacd.config.kinds import Budget, Kind
+
+
+def setting(kind: Kind, default: Any, help: str, *, flag: str = "", env: str = "") -> Any:
+    """Declare a field.
+
+    Args:
+        help: One line that gives the unit.
+        flag: Where it is not ``--<section>-<field>``.
+        env: Where it is not ``EVAC_<SECTION>_<FIELD>``.
+    """
+    return field(default=default, metadata={"kind": kind, "help": help, "flag": flag, "env": env})
+
+
+@dataclass(frozen=True)
+class StoreConfig:
+    """Where bytes are safe.
+
+    Attributes:
+        targets: URLs, in order of preference. None by default: a daemon without one saves nothing.
+        durable_anyway: A local disk that looks as if it went with the machine is meant.
+    """
+
+    targets: tuple[str, ...] = setting(
+        kinds.STORE_URLS,
+        (),
+        "store URLs, best first; the variable takes them comma separated",
+        flag="--store",
+        env="EVAC_STORE",
+    )
+    durable_anyway: bool = setting(
+        kinds.BOOLEAN,
+        False,
+        "a file:// store on a boot or temporary disk is meant; check does not fail on it",
+        flag="--store-is-durable",
+        env="EVAC_STORE_IS_DURABLE",
+    )
+
+
+@dataclass(frozen=True)
+class NoticeConfig:
+    """Who announces the end of this machine.
+
+    Attributes:
+        cloud: ``gcp``; ``none`` listens to operators only.
+        metadata_url: Root URL of the metadata service.
+        gcp_window_seconds: Seconds from a preemption notice to the machine's end.
+    """
+
+    cloud: str = setting(
+        kinds.choice(("gcp", "none")), "gcp", "whose notices to hear; none: operators only"
+    )
+    metadata_url: str = setting(
+        kinds.HTTP_ROOT, "http://169.254.169.254", "root URL of the metadata service"
+    )
+    gcp_window_seconds: float = setting(
+        kinds.number("seconds", 0), 30.0, "seconds from a GCP preemption notice to the end"
+    )
+
+
+@dataclass(frozen=True)
+class SocketConfig:
+    """The two sockets.
+
+    Attributes:
+        workload: Path of the socket that workloads connect to.
+        admin: Path of the socket that takes orders.
+        workload_mode: File mode of the workload socket.
+        admin_group: Name of the group that may use the admin socket beside root; "" for none.
+    """
+
+    workload: Path = setting(
+        kinds.PATH, Path("/run/evac/evacd.sock"), "path of the socket that workloads connect to"
+    )
+    admin: Path = setting(
+        kinds.PATH, Path("/run/evac/admin.sock"), "path of the socket that takes drain and cancel"
+    )
+    workload_mode: int = setting(kinds.MODE, 0o666, "octal file mode of the workload socket")
+    admin_group: str = setting(
+        kinds.TEXT, "", "name of the group that may use the admin socket beside root"
+    )
+
+
+@dataclass(frozen=True)
+class MemoryConfig:
+    """Memory that holds staged state.
+
+    Attributes:
+        budget: Of all slots together: a share of MemAvailable at the start, or bytes.
+        slots: Slots per rank, while the budget allows.
+        orphan_seconds: Seconds that a dead workload's slots are kept for its successor.
+    """
+
+    budget: Budget = setting(
+        kinds.BUDGET,
+        Budget.parse("50%"),
+        "memory for staged state: a share of MemAvailable at the start, or bytes (64GiB)",
+    )
+    slots: int = setting(kinds.count(1, 16), 3, "slots per rank, while the budget allows")
+    orphan_seconds: float = setting(
+        kinds.number("seconds", 0), 3600.0, "seconds to keep a dead workload's slots for adoption"
+    )
+
+
+@dataclass(frozen=True)
+class PolicyConfig:
+    """Who may register, as what.
+
+    Attributes:
+        max_priority: The highest priority that a workload may ask for.
+        allow_users: User names that may register; empty: whoever can open the socket.
+    """
+
+    max_priority: int = setting(
+        kinds.count(-1_000_000, 1_000_000), 1000, "highest priority that a workload may ask for"
+    )
+    allow_users: tuple[str, ...] = setting(
+        kinds.NAMES, (), "users that may register; none named: whoever can open the socket"
+    )
+
+
+@dataclass(frozen=True)
+class PlanConfig:
+    """What the planner reckons with.
+
+    Attributes:
+        commit_reserve_seconds: Seconds before the deadline that are kept for commits.
+        assumed_bytes_per_second: Rate of a store that was not measured yet.
+    """
+
+    commit_reserve_seconds: float = setting(
+        kinds.number("seconds", 0), 2.0, "seconds before the deadline kept for commits"
+    )
+    assumed_bytes_per_second: float = setting(
+        kinds.number("bytes per second", 0, above=True),
+        100e6,
+        "bytes per second of a store that was not measured yet",
+    )
+
+
+@dataclass(frozen=True)
+class CordonConfig:
+    """The program that keeps new work away. It is started directly, never through a shell.
+
+    Attributes:
+        command: Program and arguments; gets the order as JSON on stdin; empty: no cordon.
+        undo_command: Undoes it after a cancel.
+        timeout_seconds: Seconds that either may take.
+    """
+
+    command: tuple[str, ...] = setting(
+        kinds.COMMAND, (), "program and arguments that cordon this node; the order comes on stdin"
+    )
+    undo_command: tuple[str, ...] = setting(
+        kinds.COMMAND, (), "program and arguments that undo the cordon after a cancel"
+    )
+    timeout_seconds: float = setting(
+        kinds.number("seconds", 0, above=True), 10.0, "seconds that a cordon command may take"
+    )
+
+
+@dataclass(frozen=True)
+class DepartureConfig:
+    """Who is told that this node leaves.
+
+    Attributes:
+        webhook_url: Gets a JSON POST per departure; "" for nobody.
+        timeout_seconds: Seconds for one announcement, its retries included.
+        secret_file: Its content signs the POST; None: unsigned.
+    """
+
+    webhook_url: str = setting(kinds.SOME_HTTP_URL, "", "URL that gets a JSON POST per departure")
+    timeout_seconds: float = setting(
+        kinds.number("seconds", 0, above=True),
+        10.0,
+        "seconds for one announcement, its retries included",
+    )
+    secret_file: Path | None = setting(
+        kinds.SOME_PATH, None, "path of a file whose content signs the POST"
+    )
+
+
+@dataclass(frozen=True)
+class StateConfig:
+    """What outlives the daemon.
+
+    Attributes:
+        dir: Directory of the incident journal; made where it is missing.
+        node: This machine's name; "": its host name.
+    """
+
+    dir: Path = setting(kinds.PATH, Path("/var/lib/evac"), "directory of the incident journal")
+    node: str = setting(kinds.TEXT, "", "name of this node; by default its host name")
+
+
+@dataclass(frozen=True)
+class LogConfig:
+    """What is said on stderr.
+
+    Attributes:
+        format: ``console`` for people, ``json`` for machines; ``auto``: console on a terminal.
+        level: The least level that is written.
+    """
+
+    format: str = setting(
+        kinds.choice(("auto", "console", "json")), "auto", "auto: console on a terminal, else json"
+    )
+    level: str = setting(
+        kinds.choice(("debug", "info", "warning", "error")), "info", "least level that is written"
+    )
+
+
+@dataclass(frozen=True)
+class Config:
+    """All settings; each part of the daemon is handed its own section.
+
+    Attributes:
+        origins: Where each value that is not a default came from, by dotted key.
+    """
+
+    store: StoreConfig = field(default_factory=StoreConfig)
+    notice: NoticeConfig = field(default_factory=NoticeConfig)
+    sockets: SocketConfig = field(default_factory=SocketConfig)
+    memory: MemoryConfig = field(default_factory=MemoryConfig)
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    plan: PlanConfig = field(default_factory=PlanConfig)
+    cordon: CordonConfig = field(default_factory=CordonConfig)
+    departure: DepartureConfig = field(default_factory=DepartureConfig)
+    state: StateConfig = field(default_factory=StateConfig)
+    log: LogConfig = field(default_factory=LogConfig)
+    origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One row of the table of settings.
+
+    Attributes:
+        section: Of the file: ``store``.
+        name: The key below it: ``targets``.
+        env: ``EVAC_STORE``.
+        flag: ``--store``.
+        help: One line, with the unit.
+    """
+
+    section: str
+    name: str
+    kind: Kind
+    default: Any
+    env: str
+    flag: str
+    help: str
+
+    @property
+    def key(self) -> str:
+        """Dotted: ``store.targets``."""
+        return f"{self.section}.{self.name}"
+
+
+SECTIONS: Mapping[str, type] = {
+    name: kind
+    for name, kind in get_type_hints(Config).items()
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind)
+}
+
+
+def _table() -> Iterator[Setting]:
+    for section, kind in SECTIONS.items():
+        for one in dataclasses.fields(kind):
+            words = f"{section}-{one.name}"
+            yield Setting(
+                section,
+                one.name,
+                one.metadata["kind"],
+                one.default,
+                one.metadata["env"] or f"EVAC_{words}".upper().replace("-", "_"),
+                one.metadata["flag"] or f"--{words}".replace("_", "-"),
+                one.metadata["help"],
+            )
+
+
+SETTINGS: tuple[Setting, ...] = tuple(_table())
