@@ -37,7 +37,7 @@ lint: $(READY)  ## style, types and the import contracts
 	$(BIN)/lint-imports
 
 bench: $(READY)  ## run all benchmarks, print the table that README quotes
-	$(BIN)/python -m integration.bench.run_all
+	$(BIN)/python integration/bench/run_all.py
 
 clean:  ## remove .venv and all that tools left behind
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,1 +1,1 @@
-"""evac."""
+"""The node daemon: notice → order → plan → flush → commit → report."""
