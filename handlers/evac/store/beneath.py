@@ -1,0 +1,107 @@
+"""Walking a tree that its own users may tamper with, without ever leaving it.
+
+The daemon is root and the folders belong to workloads, which can swap a folder for a
+symbolic link at any moment. So no path is ever handed to the kernel whole: each component
+is opened relative to the one before it, and a link is refused wherever it stands.
+(`openat2` with RESOLVE_BENEATH does the same in one call, but has no binding in the
+standard library and is refused by older container sandboxes.)
+"""
+
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from evac.errors import StoreRejected
+from evac.store import Owner
+
+FILE_MODE = 0o640
+FOLDER_MODE = 0o750
+# The root itself holds one folder per owner and must let each of them pass.
+ROOT_MODE = 0o755
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+def split(key: str) -> tuple[str, ...]:
+    """The components of a key.
+
+    Raises:
+        StoreRejected: The key is not plain names joined by "/".
+    """
+    parts = tuple(key.split("/"))
+    for part in parts:
+        if part in ("", ".", "..") or "\0" in part:
+            raise StoreRejected(key, "not a relative path of plain names")
+    return parts
+
+
+@contextmanager
+def folder(
+    root: str, parts: Sequence[str], *, make: bool = False, owner: Owner | None = None
+) -> Iterator[int]:
+    """The fd of the folder *parts* below *root*.
+
+    Args:
+        make: Create what is missing, durably and as *owner*'s.
+
+    Raises:
+        OSError: ENOENT where a part is missing; ENOTDIR or ELOOP where one is a link or a file.
+    """
+    here = _open_root(root, make=make)
+    try:
+        for part in parts:
+            below = _open_part(here, part, make=make, owner=owner)
+            os.close(here)
+            here = below
+        yield here
+    finally:
+        os.close(here)
+
+
+def own(fd: int, owner: Owner | None) -> None:
+    """Hand what we created to *owner*; only root can, so nobody else tries."""
+    if owner is not None and os.geteuid() == 0:
+        os.fchown(fd, owner.uid, owner.gid)
+
+
+def _open_part(here: int, part: str, *, make: bool, owner: Owner | None) -> int:
+    try:
+        return os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=here)
+    except FileNotFoundError:
+        if not make:
+            raise
+    try:
+        os.mkdir(part, FOLDER_MODE, dir_fd=here)
+    except FileExistsError:  # somebody else was quicker: it is theirs
+        return os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=here)
+    below = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=here)
+    try:
+        os.fchmod(below, FOLDER_MODE)  # whatever the umask
+        own(below, owner)
+        os.fsync(below)
+        os.fsync(here)
+    except BaseException:
+        os.close(below)
+        raise
+    return below
+
+
+def _open_root(root: str, *, make: bool) -> int:
+    try:
+        return os.open(root, _FOLDER)
+    except FileNotFoundError:
+        if not make:
+            raise
+    parent = os.path.dirname(root)
+    if parent == root:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), root)
+    above = _open_root(parent, make=True)
+    try:
+        try:
+            os.mkdir(os.path.basename(root), ROOT_MODE, dir_fd=above)
+        except FileExistsError:
+            return os.open(root, _FOLDER)
+        os.fsync(above)
+    finally:
+        os.close(above)
+    return os.open(root, _FOLDER)
