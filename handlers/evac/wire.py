@@ -26,6 +26,8 @@ MAX_FDS = 1
 
 # 2**53: what every JSON reader can hold exactly.
 _BIG = 2**53
+# JSON can spell it, UTF-8 cannot: it would raise wherever the text is written next.
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def _text(limit: int, pattern: "re.Pattern[str] | None" = None, default: Any = MISSING) -> Any:
@@ -109,10 +111,10 @@ class Reserve(Message):
 
     type: ClassVar[str] = "reserve"
     nbytes: int = _count(4096, 2**46)
-    slots: int = _count(1, 16, default=3)
     body: str = _text(80, BODY)
+    incarnation: int = _count(default=0)
+    slots: int = _count(1, 16, default=3)
     layout: str = _text(128, default="")
-    incarnation: int = _count(0)
 
 
 @dataclass(frozen=True)
@@ -392,8 +394,10 @@ def _value(kind: type[Message], item: "Field[Any]", document: Mapping[str, Any])
             raise ProtocolError(f"{where}: longer than {rule['limit']} characters")
         if rule["pattern"] is not None and not rule["pattern"].fullmatch(value):
             raise ProtocolError(f"{where}: {value!r} does not match {rule['pattern'].pattern}")
+        if not value.isascii() and _SURROGATE.search(value):
+            raise ProtocolError(f"{where}: half of a surrogate pair")
     elif rule["kind"] is not bool and not rule["low"] <= value <= rule["high"]:
-        raise ProtocolError(f"{where}: {value} is outside {rule['low']}..{rule['high']}")
+        raise ProtocolError(f"{where}: {str(value)[:24]} is outside {rule['low']}..{rule['high']}")
     return value
 
 
@@ -403,4 +407,6 @@ def _strings(where: str, value: object, limit: int) -> tuple[str, ...]:
     for one in value:
         if not isinstance(one, str) or len(one) > limit:
             raise ProtocolError(f"{where}: expected strings of at most {limit} characters")
+        if _SURROGATE.search(one):
+            raise ProtocolError(f"{where}: half of a surrogate pair")
     return tuple(value)
