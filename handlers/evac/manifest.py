@@ -7,6 +7,7 @@ no manifest. Pure: bytes in, facts out.
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from evac.generation import BODY, NAME, Generation
 
 SCHEMA = 1
 CHUNK = 4 * 1024 * 1024
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -82,18 +84,17 @@ class Manifest:
         """
         try:
             document = json.loads(data)
+            if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+                raise GenerationError(where, f"manifest is not of schema {SCHEMA}")
+            digest = document.pop("digest", None)
+            if digest != _digest(document):
+                raise GenerationError(where, "manifest digest does not match: torn or edited")
         except (ValueError, RecursionError) as error:
             raise GenerationError(where, "manifest is not JSON: torn or foreign") from error
-        if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-            raise GenerationError(where, f"manifest is not of schema {SCHEMA}")
-        digest = document.pop("digest", None)
-        if digest != _digest(document):
-            raise GenerationError(where, "manifest digest does not match: torn or edited")
         document.pop("schema")
         try:
             generation = Generation(**document.pop("generation"))
-            crc32c = tuple(document.pop("crc32c"))
-            items = tuple(document.pop("items"))
+            crc32c, items = _tuple(document.pop("crc32c")), _tuple(document.pop("items"))
             manifest = cls(generation=generation, crc32c=crc32c, items=items, **document)
         except (KeyError, TypeError) as error:
             raise GenerationError(where, f"manifest lacks or has too much: {error}") from error
@@ -101,9 +102,26 @@ class Manifest:
         return manifest
 
     def _check(self, where: str) -> None:
-        numbers = (self.rank, self.world, self.nbytes, self.metadata_nbytes, *self.crc32c)
+        words = (
+            self.job, self.run, self.layout, self.body,
+            self.metadata_sha256, self.order, self.node, self.kind,
+        )  # fmt: skip
+        if any(type(word) is not str for word in words):
+            raise GenerationError(where, "manifest holds something else than a text")
+        if any(type(item) is not dict for item in self.items):
+            raise GenerationError(where, "manifest holds an item that is none")
+        numbers = (
+            self.generation.incarnation, self.generation.step,
+            self.rank, self.world, self.nbytes, self.metadata_nbytes, *self.crc32c,
+        )  # fmt: skip
         if any(type(n) is not int or n < 0 for n in numbers) or self.rank >= self.world:
             raise GenerationError(where, "manifest holds an impossible number")
+        if (
+            not _SHA256.fullmatch(self.metadata_sha256)
+            if self.metadata_nbytes
+            else self.metadata_sha256
+        ):
+            raise GenerationError(where, "manifest's SHA-256 of .metadata is none")
         if len(self.crc32c) != chunks(self.nbytes):
             raise GenerationError(where, f"{len(self.crc32c)} checksums for {self.nbytes} bytes")
         if not NAME.fullmatch(self.job) or not BODY.fullmatch(self.body):
@@ -113,6 +131,12 @@ class Manifest:
 def chunks(nbytes: int) -> int:
     """How many 4 MiB chunks cover *nbytes*."""
     return -(-nbytes // CHUNK)
+
+
+def _tuple(value: object) -> tuple[Any, ...]:
+    if type(value) is not list:
+        raise TypeError("a list is something else")
+    return tuple(value)
 
 
 def _digest(document: Mapping[str, Any]) -> str:

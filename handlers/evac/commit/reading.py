@@ -1,0 +1,159 @@
+"""Reading what a store holds: manifests and sizes, never bodies."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+
+from evac.commit.judge import (
+    CLAIM,
+    GenerationStatus,
+    State,
+    by_generation,
+    is_ours,
+    judge,
+    manifest_rank,
+    pending_name,
+)
+from evac.errors import GenerationError, StoreMissing
+from evac.generation import MARKER, METADATA, Generation
+from evac.manifest import Manifest
+from evac.store import Store
+
+# Requests on their way at once: enough to hide an object store's latency.
+WINDOW = 32
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A generation as it was found.
+
+    Attributes:
+        files: Names and sizes of all that lies in its folder.
+        manifests: The sound ones, by rank.
+        lacks_only_metadata: It is complete, or would be with `.metadata`.
+    """
+
+    status: GenerationStatus
+    files: Mapping[str, int]
+    manifests: Mapping[int, Manifest]
+    lacks_only_metadata: bool
+
+
+async def load(store: Store, prefix: str, generation: Generation) -> Loaded:
+    """List one generation's folder, read its manifests and judge it."""
+    entries = await store.list(f"{prefix}/{generation.directory}")
+    files = by_generation(prefix, entries).get(generation, {})
+    return await _load(store, prefix, generation, files)
+
+
+async def survey(store: Store, prefix: str) -> tuple[GenerationStatus, ...]:
+    """Every generation of a job, newest first."""
+    return tuple([loaded.status async for loaded in _newest_first(store, prefix, below=None)])
+
+
+async def newest_complete(
+    store: Store, prefix: str, *, below: Generation | None = None, kind: str = "full"
+) -> Generation | None:
+    """The generation to restore; None where there is none.
+
+    A FINISHABLE one is passed over: call `finish` on those first.
+
+    Args:
+        below: Only older ones: where the newest turned out to be corrupt.
+        kind: ``full``, or ``weights`` for one that holds only these.
+    """
+    async for loaded in _newest_first(store, prefix, below=below):
+        status = loaded.status
+        if status.state is State.COMPLETE and status.kind == kind:
+            return status.generation
+    return None
+
+
+async def was_ever_complete(store: Store, prefix: str) -> bool:
+    """Whether the job's marker is there: then a store without generations has lost some."""
+    try:
+        await store.get(f"{prefix}/{MARKER}")
+    except StoreMissing:
+        return False
+    return True
+
+
+async def marker(store: Store, prefix: str) -> Generation | None:
+    """The generation that the job's marker names; None where it is missing or damaged."""
+    try:
+        document = json.loads(await store.get(f"{prefix}/{MARKER}"))
+        return Generation.parse(document["newest"])
+    except (StoreMissing, ValueError, KeyError, TypeError):
+        return None
+
+
+async def jobs(store: Store) -> tuple[str, ...]:
+    """The prefixes under which generations lie, sorted."""
+    found: set[str] = set()
+    for entry in await store.list(""):
+        *prefix, folder, name = ("", *entry.key.split("/"))
+        if len(prefix) > 1 and Generation.parse(folder) is not None and is_ours(name):
+            found.add("/".join(prefix[1:]))
+    return tuple(sorted(found))
+
+
+async def foreign(store: Store, prefix: str) -> tuple[str, ...]:
+    """Keys under a job's prefix that nothing of ours would write, sorted."""
+    found = []
+    for entry in await store.list(prefix):
+        first, _, name = entry.key.removeprefix(f"{prefix}/").partition("/")
+        if name:
+            ours = Generation.parse(first) is not None and is_ours(name)
+        else:
+            ours = first == MARKER or CLAIM.fullmatch(first) is not None
+        if not ours:
+            found.append(entry.key)
+    return tuple(found)
+
+
+async def _newest_first(
+    store: Store, prefix: str, *, below: Generation | None
+) -> AsyncIterator[Loaded]:
+    for generation, files in by_generation(prefix, await store.list(prefix)).items():
+        if below is None or generation < below:
+            yield await _load(store, prefix, generation, files)
+
+
+async def _load(
+    store: Store, prefix: str, generation: Generation, files: Mapping[str, int]
+) -> Loaded:
+    folder = f"{prefix}/{generation.directory}"
+    manifests = await _manifests(store, folder, files)
+    status = judge(generation, files, manifests)
+    sound = {rank: m for rank, m in manifests.items() if isinstance(m, Manifest)}
+    whole = status.state in (State.COMPLETE, State.FINISHABLE)
+    if not whole and METADATA not in files and 0 in sound:
+        # Judge it as if the bytes had been left.
+        left = {**files, pending_name(sound[0].metadata_sha256): sound[0].metadata_nbytes}
+        whole = judge(generation, left, manifests).state is State.FINISHABLE
+    return Loaded(status, files, sound, lacks_only_metadata=whole)
+
+
+async def _manifests(
+    store: Store, folder: str, files: Mapping[str, int]
+) -> dict[int, Manifest | GenerationError]:
+    found: dict[int, Manifest | GenerationError] = {}
+    window = asyncio.Semaphore(WINDOW)
+
+    async def fetch(rank: int, name: str) -> None:
+        key = f"{folder}/{name}"
+        async with window:
+            try:
+                found[rank] = Manifest.decode(await store.get(key), where=key)
+            except StoreMissing:
+                found[rank] = GenerationError(key, "manifest was removed while it was looked at")
+            except GenerationError as error:
+                found[rank] = error
+
+    async with asyncio.TaskGroup() as tasks:
+        for name in files:
+            rank = manifest_rank(name)
+            if rank is not None:
+                tasks.create_task(fetch(rank, name))
+    return found

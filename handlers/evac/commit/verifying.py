@@ -1,0 +1,110 @@
+"""Reading a generation back, byte for byte, against its checksums."""
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from threading import Event
+
+from evac.commit.checksum import chunk_sums
+from evac.commit.judge import State
+from evac.commit.reading import load
+from evac.errors import StoreError
+from evac.generation import METADATA, Generation, manifest_name
+from evac.manifest import CHUNK, Manifest
+from evac.store import Store
+from evac.store.threads import in_thread
+
+# Two bodies at once, 16 MiB of each in memory: one is read while the other is summed.
+BODIES = 2
+BUFFER = 4 * CHUNK
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something that is not as its manifest says.
+
+    Attributes:
+        key: The file.
+        reason: What is wrong with it, for a person.
+    """
+
+    key: str
+    reason: str
+
+
+async def verify(
+    store: Store,
+    prefix: str,
+    generation: Generation,
+    *,
+    ranks: Iterable[int] | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> tuple[Problem, ...]:
+    """Check every byte of a generation; nothing to report means that it can be trusted.
+
+    Args:
+        ranks: Only these ranks' bodies; all by default.
+        progress: Called with the number of further bytes checked.
+    """
+    loaded = await load(store, prefix, generation)
+    folder = f"{prefix}/{generation.directory}"
+    problems: list[Problem] = []
+    if loaded.status.state is not State.COMPLETE:
+        problems.append(Problem(folder, f"{loaded.status.state}: {loaded.status.reason}"))
+    wanted = set(loaded.manifests if ranks is None else ranks)
+    problems += [
+        Problem(f"{folder}/{manifest_name(rank)}", "no sound manifest")
+        for rank in wanted - set(loaded.manifests)
+    ]
+    window = asyncio.Semaphore(BODIES)
+
+    async def check(manifest: Manifest) -> None:
+        key = f"{folder}/{manifest.body}"
+        async with window:
+            try:
+                reason = await _check_body(store, key, manifest, progress)
+            except StoreError as error:
+                reason = error.reason
+        if reason:
+            problems.append(Problem(key, reason))
+
+    async with asyncio.TaskGroup() as tasks:
+        for rank in sorted(wanted & set(loaded.manifests)):
+            tasks.create_task(check(loaded.manifests[rank]))
+    if METADATA in loaded.files and loaded.manifests:
+        one = next(iter(loaded.manifests.values()))
+        there = await store.get(f"{folder}/{METADATA}") if one.metadata_nbytes else b""
+        if one.metadata_nbytes and hashlib.sha256(there).hexdigest() != one.metadata_sha256:
+            problems.append(Problem(f"{folder}/{METADATA}", "SHA-256 does not match"))
+    return tuple(sorted(problems, key=lambda problem: problem.key))
+
+
+def _sums(data: memoryview, _: Event) -> tuple[int, ...]:
+    return chunk_sums(data)  # 16 MiB at most: over before anybody could ask it to stop
+
+
+async def _check_body(
+    store: Store, key: str, manifest: Manifest, progress: Callable[[int], None] | None
+) -> str:
+    buffer = bytearray(min(BUFFER, manifest.nbytes))
+    bad: list[int] = []
+    for start in range(0, manifest.nbytes, BUFFER):
+        wanted = min(BUFFER, manifest.nbytes - start)
+        with memoryview(buffer)[:wanted] as into:
+            got = await store.read(key, start, into)
+            if got < wanted:
+                return f"ends at byte {start + got} of {manifest.nbytes}"
+            sums = await in_thread(partial(_sums, into))
+        first = start // CHUNK
+        named = manifest.crc32c[first : first + len(sums)]
+        bad += [
+            first + i for i, pair in enumerate(zip(sums, named, strict=True)) if len(set(pair)) > 1
+        ]
+        if progress is not None:
+            progress(wanted)
+    if not bad:
+        return ""
+    where = f"the first at byte {bad[0] * CHUNK}"
+    return f"CRC-32C differs in {len(bad)} of {len(manifest.crc32c)} chunks, {where}"

@@ -1,0 +1,169 @@
+"""Committing: bodies first, then manifests, `.metadata`, and last the job's marker.
+
+DCP takes a folder with `.metadata` for a whole checkpoint, so that name appears only when all
+manifests are there. Its bytes must not die with whoever writes the last manifest: they
+are left under ``.metadata-<sha256>.pending`` before the first one, and whoever comes by later
+(the daemon at its start, `restore()`, `evac verify --finish`) calls `finish`, which
+promotes them. Turned down: base64 inside each manifest, which writes them once per rank.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from evac.commit.judge import CLAIM, State, pending_name
+from evac.commit.reading import load, marker, survey
+from evac.errors import GenerationError, StoreMissing
+from evac.generation import MARKER, METADATA, Generation, manifest_name
+from evac.manifest import Manifest
+from evac.store import Store
+
+
+async def put_body(
+    store: Store,
+    prefix: str,
+    generation: Generation,
+    body: str,
+    data: memoryview,
+    *,
+    progress: Callable[[int], None] | None = None,
+) -> None:
+    """Write one rank's data; it counts for nothing until its manifest is there."""
+    await store.put(f"{prefix}/{generation.directory}/{body}", data, progress=progress)
+
+
+async def put_metadata(store: Store, prefix: str, generation: Generation, metadata: bytes) -> None:
+    """Leave the bytes of `.metadata` for whoever finishes this generation.
+
+    Every node calls this before its first manifest of a generation; the second to come finds
+    them there.
+    """
+    name = pending_name(hashlib.sha256(metadata).hexdigest())
+    await store.create(f"{prefix}/{generation.directory}/{name}", metadata)
+
+
+async def put_manifest(
+    store: Store, prefix: str, manifest: Manifest, *, metadata: bytes | None = None
+) -> None:
+    """Make a rank's body count. Its body must be in the store already.
+
+    One that says the same is fine, whichever order or node wrote it.
+
+    Args:
+        metadata: Bytes of `.metadata`, left for `finish` before the manifest is written.
+
+    Raises:
+        GenerationError: Fenced: somebody else has committed other bytes here.
+    """
+    folder = f"{prefix}/{manifest.generation.directory}"
+    if metadata is not None:
+        _same(folder, metadata, manifest)
+        await put_metadata(store, prefix, manifest.generation, metadata)
+    key = f"{folder}/{manifest_name(manifest.rank)}"
+    if await store.create(key, manifest.encode()):
+        return
+    there = Manifest.decode(await store.get(key), where=key)
+    # How it got there is not part of what it says.
+    if replace(there, order="", node="") != _as_read(replace(manifest, order="", node="")):
+        raise GenerationError(key, "fenced: another manifest is there already")
+
+
+async def finish(
+    store: Store, prefix: str, generation: Generation, metadata: bytes | None = None
+) -> bool:
+    """Complete a generation, if all of it is there. Anybody may, any number of times.
+
+    Args:
+        metadata: Bytes of `.metadata`, where the caller has them; else those left in the store.
+
+    Returns:
+        Whether it is complete now.
+
+    Raises:
+        GenerationError: *metadata*, or what lies under that name, is not what the manifests name.
+    """
+    loaded = await load(store, prefix, generation)
+    if not loaded.lacks_only_metadata:
+        return False
+    folder = f"{prefix}/{generation.directory}"
+    one = loaded.manifests[0]
+    if one.metadata_nbytes:
+        pending = f"{folder}/{pending_name(one.metadata_sha256)}"
+        if loaded.status.state is not State.COMPLETE:
+            metadata = metadata or await _get(store, pending)
+            if metadata is not None:
+                _same(folder, metadata, one)
+                await store.create(f"{folder}/{METADATA}", metadata)
+        # Nothing left and nothing there, or somebody else has finished it between our two looks.
+        there = await _get(store, f"{folder}/{METADATA}")
+        if there is None:
+            return False
+        _same(folder, there, one)
+        await store.delete(pending)
+    await _mark(store, prefix, generation)
+    return True
+
+
+async def finish_all(store: Store, prefix: str) -> tuple[Generation, ...]:
+    """Complete whatever lacks only its `.metadata`; returns those, newest first.
+
+    For a daemon's start and before a restore: their last writer died in between.
+    """
+    return tuple(
+        [
+            status.generation
+            for status in await survey(store, prefix)
+            if status.state is State.FINISHABLE and await finish(store, prefix, status.generation)
+        ]
+    )
+
+
+async def claim_incarnation(
+    store: Store, prefix: str, *, above: int = 0, claim: Mapping[str, str]
+) -> int:
+    """Take the next number of a job's starts; no two callers ever get the same.
+
+    Args:
+        above: The number will be greater than this, too.
+        claim: Who claims, for people who look: run id, host, date.
+    """
+    while True:
+        highest = above
+        for entry in await store.list(prefix):
+            first = entry.key.removeprefix(f"{prefix}/").partition("/")[0]
+            generation, claimed = Generation.parse(first), CLAIM.fullmatch(first)
+            if generation is not None:
+                highest = max(highest, generation.incarnation)
+            elif claimed is not None:
+                highest = max(highest, int(claimed[1]))
+        number = highest + 1
+        document = json.dumps({"incarnation": number, **claim}, indent=1, sort_keys=True)
+        if await store.create(f"{prefix}/incarnation-{number}.json", document.encode()):
+            return number
+
+
+async def _mark(store: Store, prefix: str, generation: Generation) -> None:
+    """Note that the job has a complete generation; readers trust its existence alone."""
+    newest = await marker(store, prefix)
+    if newest is not None and newest >= generation:
+        return
+    document = {"schema": 1, "newest": generation.directory}
+    await store.put(f"{prefix}/{MARKER}", memoryview(json.dumps(document).encode()))
+
+
+async def _get(store: Store, key: str) -> bytes | None:
+    try:
+        return await store.get(key)
+    except StoreMissing:
+        return None
+
+
+def _same(folder: str, metadata: bytes, manifest: Manifest) -> None:
+    if hashlib.sha256(metadata).hexdigest() != manifest.metadata_sha256:
+        raise GenerationError(folder, f"{METADATA} is not what the manifests name")
+
+
+def _as_read(manifest: Manifest) -> Manifest:
+    """As it would come back: JSON has no tuples inside of items."""
+    return Manifest.decode(manifest.encode(), where="manifest")
