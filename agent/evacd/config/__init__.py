@@ -173,4 +173,6 @@ def _shown(one: Setting, value: object) -> str:
         return f"0{value:o}"
     if isinstance(value, str) and "://" in value:
         return without_secrets(value)
+    if isinstance(value, float):
+        return f"{value:g}"
     return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -3,18 +3,21 @@
 import argparse
 from collections.abc import Mapping
 
-from evacd.config.settings import SECTIONS, SETTINGS
+from evacd.config import SETTINGS, Config, explain
+from evacd.config.settings import SECTIONS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """One group of flags per section; a flag that is not given stays None."""
+    defaults = {row.key: row.value for row in explain(Config())}
     for section, kind in SECTIONS.items():
         # The first line of the section's own docstring.
         group = parser.add_argument_group(f"[{section}]", (kind.__doc__ or "").split("\n")[0])
         for one in SETTINGS:
             if one.section != section:
                 continue
-            help = f"{one.help} ({one.env})".replace("%", "%%")
+            default = f"{defaults[one.key]}; " if defaults[one.key] else ""
+            help = f"{one.help} ({default}{one.env})".replace("%", "%%")
             if one.kind.flag:
                 group.add_argument(
                     one.flag,
@@ -29,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                     dest=one.key,
                     help=help,
                     action="append" if one.kind.repeated else "store",
-                    metavar=one.name.rpartition("_")[2].upper(),
+                    metavar=one.kind.metavar,
                 )
 
 

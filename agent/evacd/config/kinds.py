@@ -35,6 +35,7 @@ class Kind:
         expected: What is right, for messages: ``a number of seconds, 0 or more``.
         check: From a TOML value to the field's; raises `WrongValue`.
         parse: From text to a TOML value; raises ValueError.
+        metavar: What stands for the value in the help: ``SECONDS``.
         shown: A wrong value may be repeated in a message: it cannot hold a secret.
         repeated: The flag may be given more than once.
         flag: The flag stands alone, without a value.
@@ -43,6 +44,7 @@ class Kind:
     expected: str
     check: Callable[[object], Any]
     parse: Callable[[str], object] = str
+    metavar: str = "TEXT"
     shown: bool = True
     repeated: bool = False
     flag: bool = False
@@ -181,7 +183,8 @@ def number(what: str, low: float, *, above: bool = False) -> Kind:
             raise WrongValue
         return float(value)
 
-    return Kind(f"{what}, {f'more than {low:g}' if above else f'{low:g} or more'}", check, float)
+    bound = f"more than {low:g}" if above else f"{low:g} or more"
+    return Kind(f"{what}, {bound}", check, float, metavar=what.split(" ", maxsplit=1)[0].upper())
 
 
 def count(low: int, high: int) -> Kind:
@@ -192,7 +195,7 @@ def count(low: int, high: int) -> Kind:
             raise WrongValue
         return value
 
-    return Kind(f"a whole number from {low} to {high}", check, int)
+    return Kind(f"a whole number from {low} to {high}", check, int, metavar="NUMBER")
 
 
 def choice(words: Collection[str]) -> Kind:
@@ -203,16 +206,17 @@ def choice(words: Collection[str]) -> Kind:
             raise WrongValue
         return _text(value)
 
-    return Kind("one of " + ", ".join(f'"{word}"' for word in words), check)
+    expected = "one of " + ", ".join(f'"{word}"' for word in words)
+    return Kind(expected, check, metavar="|".join(words))
 
 
 TEXT = Kind("text in quotes", _text)
 BOOLEAN = Kind("true or false", _boolean, _boolean_text, flag=True)
-MODE = Kind('an octal file mode in quotes, such as "0660"', _mode)
-PATH = Kind("an absolute path in quotes", _path)
-SOME_PATH = Kind('an absolute path in quotes, or "" for none', _some_path)
-BUDGET = Kind('a share such as "50%" (1 to 100) or a size such as "64GiB"', _budget)
-NAMES = Kind("a list of names in quotes", _texts, _comma, repeated=True)
+MODE = Kind('an octal file mode in quotes, such as "0660"', _mode, metavar="MODE")
+PATH = Kind("an absolute path in quotes", _path, metavar="PATH")
+SOME_PATH = Kind('an absolute path in quotes, or "" for none', _some_path, metavar="PATH")
+BUDGET = Kind('a share such as "50%" (1 to 100) or a size such as "64GiB"', _budget, metavar="SIZE")
+NAMES = Kind("a list of names in quotes", _texts, _comma, metavar="NAME", repeated=True)
 COMMAND = Kind(
     'a program and its arguments (in the file: ["program", "argument"])', _texts, shlex.split
 )
@@ -220,10 +224,16 @@ STORE_URLS = Kind(
     'a list of store URLs such as "file:///mnt/checkpoints"',
     _store_urls,
     _comma,
+    metavar="URL",
     shown=False,
     repeated=True,
 )
-HTTP_ROOT = Kind('a URL without a path, such as "http://169.254.169.254"', _http_root, shown=False)
+HTTP_ROOT = Kind(
+    'a URL without a path, such as "http://169.254.169.254"', _http_root, metavar="URL", shown=False
+)
 SOME_HTTP_URL = Kind(
-    'a URL such as "https://scheduler.example/left", or "" for none', _some_http_url, shown=False
+    'a URL such as "https://scheduler.example/left", or "" for none',
+    _some_http_url,
+    metavar="URL",
+    shown=False,
 )

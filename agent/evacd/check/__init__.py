@@ -1,0 +1,96 @@
+"""`evacd check`: would it work on this machine, today? Every answer names its cure.
+
+Each check runs in a thread of its own with its own time limit, so that a hung mount or a
+silent network costs one line and not the table.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+from evacd.check.findings import Finding, Report, Verdict, as_json, table
+from evacd.check.machine import (
+    check_daemon,
+    check_files,
+    check_memory,
+    check_policy,
+    check_sockets,
+    check_state,
+)
+from evacd.check.outside import check_cordon, check_departure, check_metadata
+from evacd.check.stores import check_store
+from evacd.clock import Clock
+from evacd.config import Config
+
+__all__ = ["Check", "Finding", "Report", "Verdict", "as_json", "checks", "examine", "table"]
+
+SECONDS = 5.0
+STORE_SECONDS = 30.0
+# A check that watches its own time gives the better message, so it gets to speak first.
+_GRACE_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing to look at.
+
+    Attributes:
+        seconds: After which it counts as failed.
+    """
+
+    name: str
+    run: Callable[[], Finding]
+    seconds: float = SECONDS
+
+
+def checks(config: Config, clock: Clock) -> Iterator[Check]:
+    """All that apply, in the order of the table."""
+    yield Check("configuration", partial(_configuration, config))
+    if not config.store.targets:
+        yield Check("store", _no_store)
+    for url in config.store.targets:
+        durable = config.store.durable_anyway
+        probe = partial(
+            check_store, url, durable_anyway=durable, seconds=STORE_SECONDS, clock=clock
+        )
+        yield Check("store", probe, STORE_SECONDS + _GRACE_SECONDS)
+    yield Check("metadata", partial(check_metadata, config.notice, clock))
+    yield Check("sockets", partial(check_sockets, config.sockets))
+    yield Check("daemon", partial(check_daemon, config.sockets))
+    yield Check("policy", partial(check_policy, config.policy))
+    yield Check("memory", partial(check_memory, config.memory))
+    yield Check("open files", check_files)
+    yield Check("state", partial(check_state, config.state))
+    yield Check("cordon", partial(check_cordon, config.cordon))
+    yield Check("departure", partial(check_departure, config.departure))
+
+
+def examine(all_checks: Iterable[Check]) -> Report:
+    """Run them one after the other, so that none slows another's figures."""
+    findings: list[Finding] = []
+    stuck = False
+    for check in all_checks:
+        pool = ThreadPoolExecutor(1, thread_name_prefix="check")
+        future = pool.submit(check.run)
+        try:
+            findings.append(future.result(timeout=check.seconds))
+        except TimeoutError:
+            stuck = stuck or not future.done()
+            detail = f"no answer within {check.seconds:g} s"
+            cure = "a hung mount or network? stop what hangs, then check again"
+            findings.append(Finding(check.name, Verdict.FAIL, detail, cure))
+        finally:
+            pool.shutdown(wait=False)
+    return Report(tuple(findings), stuck)
+
+
+def _configuration(config: Config) -> Finding:
+    files = {where.rpartition(":")[0] for where in config.origins.values() if where[0] == "/"}
+    given = f"{len(config.origins)} settings given, all known"
+    return Finding("configuration", Verdict.OK, "; ".join([*sorted(files), given]))
+
+
+def _no_store() -> Finding:
+    cure = "give --store: a directory on this machine's own disk dies with it"
+    return Finding("store", Verdict.FAIL, "none configured, so nothing could be saved", cure)

@@ -1,0 +1,150 @@
+"""Sockets, directories, memory and files: what the daemon needs of this machine."""
+
+import grp
+import os
+import pwd
+import resource
+import socket
+import stat
+import tempfile
+from pathlib import Path
+
+from evacd.check.findings import Finding, Verdict
+from evacd.config import MemoryConfig, PolicyConfig, SocketConfig, StateConfig
+
+# sockaddr_un holds 108 bytes, the final NUL included.
+_SOCKET_PATH_LIMIT = 107
+# A rank costs a slot's fd three times, a socket and a pidfd.
+_FILES_PER_RANK = 5
+_FILES_WANTED = 4096
+
+
+def check_sockets(config: SocketConfig) -> Finding:
+    """Both sockets can be made, where nobody else can replace them."""
+    name = "sockets"
+    for path in (config.workload, config.admin):
+        if len(os.fsencode(path)) > _SOCKET_PATH_LIMIT:
+            detail = f"{path}: longer than the kernel's {_SOCKET_PATH_LIMIT} bytes"
+            return Finding(name, Verdict.FAIL, detail, "choose a shorter path")
+        if wrong := _unusable(path.parent):
+            return Finding(name, Verdict.FAIL, *wrong)
+    if config.workload == config.admin:
+        detail = f"{config.admin} is the workloads' socket, too"
+        return Finding(name, Verdict.FAIL, detail, "give each its own path")
+    if config.admin_group and not _has_group(config.admin_group):
+        detail = f"there is no group {config.admin_group!r}"
+        return Finding(name, Verdict.FAIL, detail, f"groupadd {config.admin_group}")
+    return Finding(name, Verdict.OK, f"{config.workload}, {config.admin}")
+
+
+def check_daemon(config: SocketConfig) -> Finding:
+    """Whether a daemon answers already: for information."""
+    name = "daemon"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+        probe.settimeout(1)
+        try:
+            probe.connect(str(config.workload))
+        except FileNotFoundError:
+            return Finding(name, Verdict.OK, "none is running")
+        except ConnectionRefusedError:
+            return Finding(name, Verdict.OK, "none is running; a dead one left its socket")
+        except OSError as error:
+            detail = f"{config.workload}: {error.strerror or error}"
+            return Finding(name, Verdict.WARN, detail, "is that path something else's?")
+    return Finding(name, Verdict.OK, f"one is listening on {config.workload}")
+
+
+def check_policy(config: PolicyConfig) -> Finding:
+    """The users that may register exist."""
+    missing = [user for user in config.allow_users if not _has_user(user)]
+    if missing:
+        detail = f"no such user: {', '.join(missing)}"
+        return Finding("policy", Verdict.WARN, detail, "correct policy.allow_users")
+    who = ", ".join(config.allow_users) or "whoever can open the socket"
+    return Finding("policy", Verdict.OK, f"may register: {who}")
+
+
+def check_state(config: StateConfig) -> Finding:
+    """The journal's directory is there, or can be made, and takes files."""
+    name = "state"
+    try:
+        config.dir.mkdir(mode=0o755, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=config.dir) as probe:
+            probe.write(b"evac")
+            probe.flush()
+            os.fsync(probe.fileno())
+    except OSError as error:
+        detail = f"{config.dir}: {error.strerror or error}"
+        return Finding(name, Verdict.FAIL, detail, "make it writable, or give --state-dir")
+    return Finding(name, Verdict.OK, str(config.dir))
+
+
+def check_memory(config: MemoryConfig) -> Finding:
+    """The budget fits in what is available now."""
+    name, available = "memory", mem_available(Path("/proc/meminfo").read_text())
+    budget = config.budget.resolve(available)
+    detail = f"budget {_gib(budget)} of {_gib(available)} available"
+    if budget >= available:
+        return Finding(name, Verdict.FAIL, detail, "lower --memory-budget: this much is not there")
+    if budget > 0.9 * available:
+        cure = "lower --memory-budget: workloads need the rest"
+        return Finding(name, Verdict.WARN, detail, cure)
+    return Finding(name, Verdict.OK, detail)
+
+
+def mem_available(text: str) -> int:
+    """Bytes of MemAvailable in *text*, which is ``/proc/meminfo``; 0 where there is none."""
+    for line in text.splitlines():
+        match line.split():
+            case ["MemAvailable:", kibibytes, "kB"]:
+                return int(kibibytes) * 1024
+    return 0
+
+
+def check_files() -> Finding:
+    """Enough open files are allowed for the slots of many ranks."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return Finding("open files", Verdict.OK, "no limit")
+    detail = f"{soft} allowed, enough for about {soft // _FILES_PER_RANK} ranks"
+    if soft < _FILES_WANTED:
+        cure = "LimitNOFILE=65536 in the unit, or ulimit -n 65536"
+        return Finding("open files", Verdict.WARN, detail, cure)
+    return Finding("open files", Verdict.OK, detail)
+
+
+def _unusable(directory: Path) -> tuple[str, str] | None:
+    """What is wrong with a socket's directory, and its cure."""
+    nearest = next(p for p in (directory, *directory.parents) if os.path.lexists(p))
+    if not nearest.is_dir():
+        return f"{nearest}: not a directory", "choose another path for the sockets"
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        lacks = "is not writable" if nearest == directory else f"cannot be made in {nearest}"
+        return f"{directory}: {lacks}", "run as root, or choose another path for the sockets"
+    mode = nearest.stat().st_mode
+    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+        return (
+            f"{nearest}: anybody may write there, and so replace the sockets",
+            f"chmod o-w {nearest}, or choose another path for the sockets",
+        )
+    return None
+
+
+def _has_group(name: str) -> bool:
+    try:
+        grp.getgrnam(name)
+    except KeyError:
+        return False
+    return True
+
+
+def _has_user(name: str) -> bool:
+    try:
+        pwd.getpwnam(name)
+    except KeyError:
+        return False
+    return True
+
+
+def _gib(nbytes: int) -> str:
+    return f"{nbytes / 2**30:.1f} GiB"
