@@ -17,6 +17,7 @@ from evac.generation import BODY, NAME, Generation
 
 SCHEMA = 1
 CHUNK = 4 * 1024 * 1024
+KINDS = ("full", "weights")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -126,6 +127,8 @@ class Manifest:
             raise GenerationError(where, f"{len(self.crc32c)} checksums for {self.nbytes} bytes")
         if not NAME.fullmatch(self.job) or not BODY.fullmatch(self.body):
             raise GenerationError(where, "manifest names a job or body that cannot be")
+        if self.kind not in KINDS:
+            raise GenerationError(where, f"kind is {self.kind!r}, expected one of {KINDS}")
 
 
 def chunks(nbytes: int) -> int:

@@ -97,11 +97,14 @@ def _open_root(root: str, *, make: bool) -> int:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), root)
     above = _open_root(parent, make=True)
     try:
+        name = os.path.basename(root)
         try:
-            os.mkdir(os.path.basename(root), ROOT_MODE, dir_fd=above)
+            os.mkdir(name, ROOT_MODE, dir_fd=above)
         except FileExistsError:
             return os.open(root, _FOLDER)
+        made = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=above)
+        os.fchmod(made, ROOT_MODE)  # whatever the umask
         os.fsync(above)
+        return made
     finally:
         os.close(above)
-    return os.open(root, _FOLDER)
