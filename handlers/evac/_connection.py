@@ -1,0 +1,335 @@
+"""The thread that owns the socket: connect, register, listen, and come back after a loss."""
+
+import errno
+import logging
+import os
+import select
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from threading import Condition, Thread, current_thread
+from typing import TypeAlias
+
+from evac import _fork
+from evac._channel import Channel, ChannelError
+from evac._clock import Monotonic, monotonic
+from evac._settings import Settings
+from evac.errors import NotConnected, ProtocolError
+from evac.wire import (
+    PROTOCOL,
+    Hello,
+    Message,
+    Packet,
+    Refuse,
+    Registered,
+    Slot,
+    Status,
+    Welcome,
+    decode,
+    encode,
+)
+
+log = logging.getLogger("evac")
+
+# Called in the socket thread, which also closes the fd afterwards. Both are None when the
+# connection was lost before an answer came.
+Answer: TypeAlias = Callable[[Message | None, int | None], None]
+Late: TypeAlias = Callable[[Message], None]
+
+FIRST_RETRY, LAST_RETRY = 1.0, 15.0
+# A daemon that accepts and then says nothing is as good as none.
+_HANDSHAKE_SECONDS = 10.0
+_WITH_FD = (Slot, Status)
+
+
+@dataclass
+class _Call:
+    """One request that a caller waits for."""
+
+    answered: bool = False
+    abandoned: bool = False
+    message: Message | None = None
+
+
+@dataclass
+class _Line:
+    """What lives and dies with one connected socket."""
+
+    channel: Channel
+    started: float
+    pending: dict[int, Answer] = field(default_factory=dict)
+    registered: bool = False
+
+
+class Connection:
+    """Requests from any thread, answers through one.
+
+    `changed` guards and announces everything that callers may wait for, here and in the
+    client's own books.
+    """
+
+    def __init__(
+        self, settings: Settings, hear: Callable[[Message], None], clock: Monotonic = monotonic
+    ) -> None:
+        self.path = settings.socket
+        self.changed = Condition()
+        self.count = 0
+        self.welcome: Welcome | None = None
+        self.registered: Registered | None = None
+        self._register = settings.register
+        self._hear = hear
+        self._clock = clock
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._line: _Line | None = None
+        self._last_id = 0
+        self._closing = False
+        self._complained = False
+        self._why = "not connected yet"
+        self._thread = Thread(target=self._run, name="evac", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look for the daemon."""
+        self._thread.start()
+
+    @property
+    def ready(self) -> bool:
+        """Whether the daemon has this workload on board right now."""
+        line = self._line
+        return line is not None and line.registered
+
+    def missing(self) -> NotConnected:
+        """Why there is no answer to be had, as an error."""
+        return NotConnected(self.path, self._why)
+
+    def post(self, message: Message, answer: Answer | None = None) -> bool:
+        """Send; *answer* is called once per answer, and with None when the connection is lost.
+
+        Returns:
+            False where there is no connection: nothing was sent, *answer* is never called.
+        """
+        with self.changed:
+            line = self._line
+            if line is None or not line.registered:
+                return False
+            packet = self._numbered(line, message, answer)
+        line.channel.send(packet)
+        return True
+
+    def ask(self, message: Message, timeout: float, late: Late | None = None) -> Message:
+        """Send and wait for the answer; one that comes after *timeout* seconds goes to *late*.
+
+        Raises:
+            NotConnected: No connection, it was lost, or no answer in time.
+        """
+        call = _Call()
+
+        def answer(reply: Message | None, _fd: int | None) -> None:
+            with self.changed:
+                call.answered, call.message = True, reply
+                self.changed.notify_all()
+            if call.abandoned and reply is not None and late is not None:
+                late(reply)
+
+        if not self.post(message, answer):
+            raise self.missing()
+        with self.changed:
+            self.changed.wait_for(lambda: call.answered, timeout)
+            call.abandoned = not call.answered
+        if call.abandoned:
+            raise NotConnected(self.path, f"no answer to {message.type} in {timeout:g} s")
+        if call.message is None:
+            raise self.missing()
+        return call.message
+
+    def close(self) -> None:
+        """Hang up and end the thread; harmless a second time."""
+        with self.changed:
+            if self._closing:
+                return
+            self._closing, self._why = True, "the client is closed"
+            os.eventfd_write(self._wake, 1)
+        if self._thread.is_alive() and current_thread() is not self._thread:
+            self._thread.join()
+
+    def forget(self) -> None:
+        """In a forked child: let go of the socket, and touch nothing that is shared."""
+        line, self._line, self._closing = self._line, None, True
+        self._why = "this is a forked child"
+        if line is not None:
+            line.channel.socket.close()
+        if self._wake >= 0:
+            os.close(self._wake)
+
+    # --- the socket thread ----------------------------------------------------------------
+
+    def _run(self) -> None:
+        delay = FIRST_RETRY
+        while not self._closing:
+            before = self.count
+            try:
+                self._live()
+            except (ChannelError, ProtocolError) as error:
+                reason = str(error)
+            except OSError as error:
+                reason = _advice(error)
+            else:
+                reason = "the client is closed"
+            self._drop(reason)
+            if self._closing:
+                break
+            if self.count != before:
+                delay = FIRST_RETRY
+            self._complain(reason, was_connected=self.count != before)
+            self._sleep(delay)
+            delay = min(2 * delay, LAST_RETRY)
+        with self.changed:
+            os.close(self._wake)
+            self._wake = -1
+
+    def _live(self) -> None:
+        """One connection, from connect to its end, which is told by an exception."""
+        line = _Line(Channel(self.path, self._wake), self._clock())
+        poll = select.poll()
+        poll.register(self._wake, select.POLLIN)
+        with self.changed:
+            self._line = line
+            hello = self._numbered(line, Hello(version=PROTOCOL, client="evac"), self._greeted)
+        line.channel.send(hello)
+        while not self._closing:
+            waits_to_write = select.POLLOUT if line.channel.behind else 0
+            poll.register(line.channel.socket, select.POLLIN | waits_to_write)
+            wait = None
+            if not line.registered:
+                wait = line.started + _HANDSHAKE_SECONDS - self._clock()
+                if wait <= 0:
+                    raise ChannelError(f"evacd did not answer in {_HANDSHAKE_SECONDS:g} s")
+            poll.poll(None if wait is None else 1000 * wait)
+            self._drain()
+            line.channel.flush()
+            self._read(line)
+
+    def _read(self, line: _Line) -> None:
+        """Take what has arrived; no fork happens while an fd is in our hands."""
+        while True:
+            with _fork.held_off():
+                got = line.channel.receive()
+                if got is None:
+                    return
+                packet, fds = got
+                try:
+                    self._dispatch(line, decode(packet), fds)
+                finally:
+                    for fd in fds:
+                        os.close(fd)
+
+    def _dispatch(self, line: _Line, packet: Packet, fds: list[int]) -> None:
+        message = packet.message
+        expected = 1 if isinstance(message, _WITH_FD) else 0
+        if len(fds) != expected:
+            raise ProtocolError(f"{message.type} came with {len(fds)} fds, expected {expected}")
+        fd = fds[0] if fds else None
+        if packet.re is None:
+            if isinstance(message, Refuse):
+                self._refused(message)
+            else:
+                self._hear(message)
+            return
+        # A reservation is answered slot by slot.
+        goes_on = isinstance(message, Slot) and not message.last
+        with self.changed:
+            take = line.pending.get if goes_on else line.pending.pop
+            answer = take(packet.re, None)
+        if answer is not None:
+            answer(message, fd)
+
+    def _greeted(self, message: Message | None, _fd: int | None) -> None:
+        line = self._line
+        if message is None or line is None:
+            return
+        if not isinstance(message, Welcome):
+            raise ChannelError(_unexpected(message))
+        with self.changed:
+            self.welcome = message
+            packet = self._numbered(line, self._register, self._boarded)
+        line.channel.send(packet)
+
+    def _boarded(self, message: Message | None, _fd: int | None) -> None:
+        line = self._line
+        if message is None or line is None:
+            return
+        if not isinstance(message, Registered):
+            raise ChannelError(_unexpected(message))
+        with self.changed:
+            self.registered = message
+            self.count += 1
+            line.registered = True
+            # Before any caller wakes up: what was true of the last daemon is not of this one.
+            self._hear(message)
+            self.changed.notify_all()
+        self._complained = False
+        node = self.welcome.node if self.welcome else ""
+        log.info("on board with evacd on %s as %s", node or "this node", message.prefix)
+
+    def _refused(self, message: Refuse) -> None:
+        if message.fatal:
+            raise ChannelError(_unexpected(message))
+        log.warning("evacd: %s", message.reason)
+
+    def _drop(self, reason: str) -> None:
+        with self.changed:
+            line, self._line = self._line, None
+            if not self._closing:
+                self._why = reason
+            pending = list(line.pending.values()) if line else []
+            self.changed.notify_all()
+        if line is not None:
+            line.channel.close()
+        for answer in pending:
+            answer(None, None)
+
+    def _numbered(self, line: _Line, message: Message, answer: Answer | None) -> bytes:
+        if answer is None:
+            return encode(message)
+        self._last_id += 1
+        line.pending[self._last_id] = answer
+        return encode(message, id=self._last_id)
+
+    def _complain(self, reason: str, *, was_connected: bool) -> None:
+        """One warning per outage; the tries in between are quiet."""
+        if self._complained:
+            return
+        self._complained = True
+        if was_connected:
+            log.warning("lost evacd at %s: running without evacuation; %s", self.path, reason)
+        else:
+            log.warning("no evacd at %s: running without evacuation; %s", self.path, reason)
+
+    def _sleep(self, seconds: float) -> None:
+        poll = select.poll()
+        poll.register(self._wake, select.POLLIN)
+        until = self._clock() + seconds
+        while not self._closing and (left := until - self._clock()) > 0:
+            poll.poll(1000 * left)
+            self._drain()
+
+    def _drain(self) -> None:
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._wake)
+
+
+def _unexpected(message: Message) -> str:
+    if isinstance(message, Refuse):
+        return f"evacd refused: {message.reason}"
+    return f"evacd answered with {message.type!r}"
+
+
+def _advice(error: OSError) -> str:
+    """What a person can do about a socket that cannot be connected to."""
+    match error.errno:
+        case errno.ENOENT:
+            return "no such socket; is evacd running, and its directory mounted in this container?"
+        case errno.ECONNREFUSED:
+            return "nobody listens on the socket; is evacd running?"
+        case errno.EACCES | errno.EPERM:
+            return "permission denied; may this user write to the socket?"
+    return error.strerror or str(error)

@@ -1,0 +1,98 @@
+"""The slots of a connection: which are mapped, and since when."""
+
+import logging
+from threading import Condition
+
+from evac._memory import SlotMemory, map_slot
+from evac._worker import Worker
+from evac.errors import EvacError, NotConnected, Refused, SegmentError
+from evac.wire import Message, Refuse, Slot
+
+log = logging.getLogger("evac")
+
+
+class Slots:
+    """Maps what a reservation brings, and finds a slot by its number.
+
+    Everything is guarded by the condition that it is given; `take` and `forget_all` are
+    called with it held.
+    """
+
+    def __init__(self, changed: Condition) -> None:
+        self.changed = changed
+        self._worker = Worker("evac-memory")
+        self._ready: dict[int, SlotMemory] = {}
+        self._current: Reservation | None = None
+
+    def reservation(self, path: str, connection: int) -> "Reservation":
+        """What the answers to one `reserve` are to be given to."""
+        return Reservation(self, path, connection)
+
+    def take(self, number: int) -> SlotMemory | None:
+        """The slot, or None where it has not been mapped (yet)."""
+        return self._ready.get(number)
+
+    def forget_all(self) -> None:
+        """A new connection: nothing of before will ever be granted again."""
+        self._ready.clear()
+        self._current = None
+
+    def stop(self) -> None:
+        """Let the thread end once it is done with what it has."""
+        self._worker.stop()
+
+    def arrived(self, reservation: "Reservation", slot: Slot, fd: int) -> None:
+        """Map a slot, in the socket thread; it is filled in and announced by another."""
+        memory = SlotMemory(slot.slot, reservation.connection, map_slot(fd, slot.nbytes))
+        with self.changed:
+            if self._current is not reservation:
+                self._current = reservation
+                self._ready.clear()
+        self._worker.do(lambda: self._fill(reservation, memory))
+
+    def _fill(self, reservation: "Reservation", memory: SlotMemory) -> None:
+        memory.populate()
+        with self.changed:
+            if self._current is reservation:
+                self._ready[memory.number] = memory
+                reservation.count += 1
+                self.changed.notify_all()
+
+
+class Reservation:
+    """The answers to one `reserve`, as they come.
+
+    Attributes:
+        count: Slots that can be written to.
+        failure: Why no more will come.
+    """
+
+    def __init__(self, slots: Slots, path: str, connection: int) -> None:
+        self.connection = connection
+        self.count = 0
+        self.failure: EvacError | None = None
+        self._slots = slots
+        self._path = path
+
+    def hear(self, message: Message | None, fd: int | None) -> None:
+        """Take one answer, in the socket thread."""
+        match message:
+            case Slot() if fd is not None:
+                try:
+                    self._slots.arrived(self, message, fd)
+                except SegmentError as error:
+                    log.warning("slot %d cannot be used: %s", message.slot, error.reason)
+                    self._fail(error)
+            case Refuse():
+                if self.count:
+                    log.info("evacd gives no more than %d slots: %s", self.count, message.reason)
+                self._fail(Refused(message.reason))
+            case None:
+                self._fail(NotConnected(self._path, "the connection was lost"))
+            case _:
+                self._fail(Refused(f"evacd answered reserve with {message.type!r}"))
+
+    def _fail(self, failure: EvacError) -> None:
+        with self._slots.changed:
+            self.failure = self.failure or failure
+            self._slots.changed.notify_all()

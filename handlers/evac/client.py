@@ -1,0 +1,383 @@
+"""How a workload takes part: `connect`, and what it can say and hear afterwards.
+
+Nothing in here raises into a training loop for want of a daemon. What is wrong in the
+program itself (a bad argument) raises ValueError at once.
+"""
+
+import logging
+import operator
+import os
+from typing import Any, TypeVar
+
+from evac import _fork
+from evac._callbacks import Callbacks, OnAdvice, OnOrder, OnStandDown, OnTurn, RunningOrder
+from evac._clock import monotonic
+from evac._connection import Connection
+from evac._memory import SlotMemory, read_answer
+from evac._settings import Settings, checked, read_settings
+from evac._slots import Slots
+from evac.errors import NotConnected, ProtocolError, Refused
+from evac.wire import (
+    Acquire,
+    AskStatus,
+    Done,
+    Granted,
+    Leave,
+    Message,
+    Mode,
+    Refuse,
+    Registered,
+    Release,
+    Reserve,
+    Staged,
+    Status,
+)
+
+log = logging.getLogger("evac")
+
+_LEAVE_SECONDS = 5.0
+
+_OnOrder = TypeVar("_OnOrder", bound=OnOrder)
+_OnStandDown = TypeVar("_OnStandDown", bound=OnStandDown)
+_OnAdvice = TypeVar("_OnAdvice", bound=OnAdvice)
+_OnTurn = TypeVar("_OnTurn", bound=OnTurn)
+
+
+def connect(
+    job: str | None = None,
+    *,
+    rank: int | None = None,
+    world: int | None = None,
+    priority: int | None = None,
+    mode: Mode | str = Mode.STAGED,
+    need_seconds: float = 0.0,
+    run: str | None = None,
+    socket: str | os.PathLike[str] | None = None,
+) -> "Client":
+    """Register with this node's evacd, now or whenever it appears; returns at once.
+
+    Without a daemon the workload runs on unharmed: one warning is logged (logger ``evac``),
+    and a background thread tries again every 1 to 15 seconds.
+
+    Args:
+        job: Else ``EVAC_JOB``, torchrun's ``TORCHELASTIC_RUN_ID`` or ``SLURM_JOB_NAME``.
+        rank: Else ``EVAC_RANK``, ``RANK``, ``SLURM_PROCID``, 0.
+        world: Number of ranks. Else ``EVAC_WORLD``, ``WORLD_SIZE``, ``SLURM_NTASKS``, 1.
+        priority: Higher is saved first. Else ``EVAC_PRIORITY``, 0.
+        mode: ``staged``: the daemon flushes slots by itself. ``callback``: the workload is
+            given its turn, see `Client.on_turn`.
+        need_seconds: Callback mode: how long the workload's own flush takes, at most.
+        run: Names this launch. Else ``TORCHELASTIC_RUN_ID`` or ``SLURM_JOB_ID``.
+        socket: Else ``EVAC_SOCKET``, ``/run/evac/evacd.sock``.
+
+    Raises:
+        ValueError: An argument or a variable is wrong; says what was expected.
+    """
+    client = Client(
+        read_settings(
+            os.environ,
+            job=job,
+            rank=rank,
+            world=world,
+            priority=priority,
+            mode=mode,
+            need_seconds=need_seconds,
+            run=run,
+            socket=socket,
+        )
+    )
+    client.start()
+    return client
+
+
+class Client:
+    """A workload's line to evacd. Every method may be called from any thread.
+
+    After a fork the child's copy is inert: never connected, nothing to acquire.
+
+    Attributes:
+        refusals: How often the daemon did not keep what was staged.
+        last_refusal: Why the last `acquire` gave None or the last stage was not kept.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.refusals = 0
+        self.last_refusal = ""
+        self._mode = settings.register.mode
+        self._connection = Connection(settings, self._hear, monotonic)
+        self._slots = Slots(self._connection.changed)
+        self._callbacks = Callbacks(self._done, monotonic)
+        self._forked = False
+        _fork.watch(self)
+
+    def start(self) -> None:
+        """Begin to look for the daemon; `connect` has done so."""
+        self._connection.start()
+
+    # --- what is known --------------------------------------------------------------------
+
+    @property
+    def connected(self) -> bool:
+        """Whether the daemon has this workload on board right now."""
+        return self._connection.ready
+
+    @property
+    def connection(self) -> int:
+        """Counts registrations; once it changes, all slots must be reserved again."""
+        return self._connection.count
+
+    @property
+    def node(self) -> str:
+        """The node's name as the daemon gives it; "" before the first connection."""
+        welcome = self._connection.welcome
+        return welcome.node if welcome else ""
+
+    @property
+    def prefix(self) -> str:
+        """Where this job's generations go in each store; "" before the first connection."""
+        registered = self._connection.registered
+        return registered.prefix if registered else ""
+
+    @property
+    def stores(self) -> tuple[str, ...]:
+        """The daemon's stores as URLs, in order of preference; () before the first connection."""
+        registered = self._connection.registered
+        return registered.stores if registered else ()
+
+    @property
+    def order(self) -> RunningOrder | None:
+        """The order to evacuate this node, while one runs."""
+        return self._callbacks.order
+
+    def wait_connected(self, timeout: float) -> bool:
+        """Wait at most *timeout* seconds to be on board."""
+        if self._forked:
+            return False
+        with self._connection.changed:
+            self._connection.changed.wait_for(lambda: self._connection.ready, timeout)
+        return self._connection.ready
+
+    def status(self, timeout: float = 5.0) -> dict[str, Any]:
+        """The daemon's own account of this node.
+
+        Raises:
+            NotConnected: No connection, or no answer within *timeout* seconds.
+            Refused: The daemon said no.
+            ProtocolError: The answer cannot be read.
+        """
+        got: list[dict[str, Any] | ProtocolError | Refused] = []
+        changed = self._connection.changed
+
+        def hear(message: Message | None, fd: int | None) -> None:
+            with changed:
+                if isinstance(message, Status) and fd is not None:
+                    try:
+                        got.append(read_answer(fd, message.nbytes))
+                    except ProtocolError as error:
+                        got.append(error)
+                elif isinstance(message, Refuse):
+                    got.append(Refused(message.reason))
+                changed.notify_all()
+
+        if self._forked or not self._connection.post(AskStatus(), hear):
+            raise self._connection.missing()
+        with changed:
+            changed.wait_for(lambda: bool(got) or not self._connection.ready, timeout)
+        if not got:
+            raise self._connection.missing()
+        if isinstance(got[0], Exception):
+            raise got[0]
+        return got[0]
+
+    # --- staged mode ----------------------------------------------------------------------
+
+    def reserve(
+        self,
+        *,
+        nbytes: int,
+        body: str,
+        layout: str = "",
+        incarnation: int = 0,
+        slots: int = 3,
+        timeout: float = 60.0,
+    ) -> None:
+        """Ask for memory to stage in; replaces what was reserved before.
+
+        Returns once the first slot is mapped; the others arrive in the background.
+
+        Args:
+            nbytes: Size of one slot: header page, body and tail.
+            body: The body's file name in a store: ``__0_0.distcp``, ``weights.bin``.
+            layout: Hash of DCP's ``.metadata``, or any stable name of the body's layout.
+            slots: How many are wanted; there may be fewer.
+            timeout: Seconds; the daemon fills the first slot with real memory meanwhile.
+
+        Raises:
+            ValueError: An argument is outside of what the protocol allows.
+            Refused: Not that much memory, or not for this workload; says why.
+            NotConnected: No connection, or no slot within *timeout* seconds.
+            SegmentError: What came is not a sealed slot.
+        """
+        request = Reserve(
+            nbytes=operator.index(nbytes),
+            slots=operator.index(slots),
+            body=body,
+            layout=layout,
+            incarnation=operator.index(incarnation),
+        )
+        checked(request)
+        connection = self._connection
+        if self._forked:
+            raise connection.missing()
+        arriving = self._slots.reservation(connection.path, connection.count)
+        if not connection.post(request, arriving.hear):
+            raise connection.missing()
+        with connection.changed:
+            connection.changed.wait_for(lambda: arriving.count or arriving.failure, timeout)
+        if arriving.count:
+            return
+        if arriving.failure is not None:
+            raise arriving.failure
+        raise NotConnected(connection.path, f"no slot within {timeout:g} s")
+
+    def acquire(self, timeout: float = 0.25) -> SlotMemory | None:
+        """A slot to write in, until it is given to `staged` or `release`.
+
+        Returns:
+            None where no slot is free, no daemon is there or none answers within *timeout*
+            seconds: skip this stage and train on. `last_refusal` says which it was.
+        """
+        if self._forked:
+            self.last_refusal = self._connection.missing().reason
+            return None
+        until = monotonic() + timeout
+        count = self._connection.count
+        try:
+            answer = self._connection.ask(Acquire(), timeout, late=self._too_late)
+        except NotConnected as error:
+            self.last_refusal = error.reason
+            return None
+        if not isinstance(answer, Granted):
+            self.last_refusal = answer.reason if isinstance(answer, Refuse) else answer.type
+            return None
+        with self._connection.changed:
+            self._connection.changed.wait_for(
+                lambda: self._slots.take(answer.slot) or self._connection.count != count,
+                until - monotonic(),
+            )
+            slot = self._slots.take(answer.slot) if self._connection.count == count else None
+        if slot is None:
+            self._too_late(answer)
+            self.last_refusal = f"slot {answer.slot} is still being mapped"
+        return slot
+
+    def staged(self, slot: SlotMemory, step: int) -> None:
+        """Say that *slot* holds all of *step*, and give it back.
+
+        The message is on its way when this returns, so that a process stopped right after
+        it has been heard. A refusal comes later: logged as a warning, counted in `refusals`.
+        """
+        request = Staged(slot=slot.number, step=operator.index(step))
+        checked(request)
+        if self._forked:
+            return
+
+        def hear(message: Message | None, _fd: int | None) -> None:
+            if isinstance(message, Refuse):
+                self._not_kept(step, message.reason)
+            elif message is None:
+                # The daemon may well have it; only the receipt is lost.
+                log.debug("step %d: the connection was lost before evacd confirmed it", step)
+
+        if slot.connection != self._connection.count:
+            self._not_kept(step, "its slot belongs to a connection that is gone")
+        elif not self._connection.post(request, hear):
+            self._not_kept(step, self._connection.missing().reason)
+
+    def release(self, slot: SlotMemory) -> None:
+        """Give *slot* back unwritten."""
+        if not self._forked and slot.connection == self._connection.count:
+            self._connection.post(Release(slot=slot.number))
+
+    # --- orders and turns -----------------------------------------------------------------
+
+    def on_turn(self, function: _OnTurn) -> _OnTurn:
+        """Callback mode: flush in *function*, called with a `TurnBudget` in its own thread.
+
+        It returns the bytes that it saved (or None); an exception tells the daemon that the
+        flush failed. A decorator.
+
+        Raises:
+            ValueError: The client is not in callback mode.
+        """
+        if self._mode != Mode.CALLBACK:
+            raise ValueError(f"on_turn: expected connect(mode='callback'), mode is {self._mode!r}")
+        if not self._forked:
+            self._callbacks.on_turn(function)
+        return function
+
+    def on_order(self, function: _OnOrder) -> _OnOrder:
+        """Call *function* with each order, amendment, or order that runs already. A decorator."""
+        if not self._forked:
+            self._callbacks.on_order(function)
+        return function
+
+    def on_stand_down(self, function: _OnStandDown) -> _OnStandDown:
+        """Call *function* with the reason when the order is withdrawn. A decorator."""
+        if not self._forked:
+            self._callbacks.on_stand_down(function)
+        return function
+
+    def on_advice(self, function: _OnAdvice) -> _OnAdvice:
+        """Call *function* with each advisory notice (an `evac.wire.Advice`). A decorator."""
+        if not self._forked:
+            self._callbacks.on_advice(function)
+        return function
+
+    # --- the end --------------------------------------------------------------------------
+
+    def leave(self) -> None:
+        """The work is finished: the daemon frees the slots and saves nothing. Closes."""
+        if not self._forked:
+            try:
+                self._connection.ask(Leave(), _LEAVE_SECONDS)
+            except NotConnected as error:
+                log.debug("left without a word: %s", error.reason)
+        self.close()
+
+    def close(self) -> None:
+        """Hang up. What was staged stays with the daemon, as if this process had died."""
+        if not self._forked:
+            self._connection.close()
+            self._callbacks.stop()
+            self._slots.stop()
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def forget(self) -> None:
+        """In a forked child: become inert. The parent's connection is not touched."""
+        self._forked = True
+        self._connection.forget()
+
+    def _hear(self, message: Message) -> None:
+        if isinstance(message, Registered):
+            self._slots.forget_all()
+            self._callbacks.forget()
+        else:
+            self._callbacks.hear(message)
+
+    def _done(self, message: Done) -> None:
+        self._connection.post(message)
+
+    def _too_late(self, message: Message) -> None:
+        if isinstance(message, Granted):
+            self._connection.post(Release(slot=message.slot))
+
+    def _not_kept(self, step: int, reason: str) -> None:
+        self.refusals += 1
+        self.last_refusal = reason
+        log.warning("step %d was staged but is not kept: %s", step, reason)

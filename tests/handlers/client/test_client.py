@@ -1,0 +1,287 @@
+"""Staged mode against an honest daemon: memory, grants, receipts, and the end."""
+
+import fcntl
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import evac
+from evac.segment import PAGE, Header, SlotState
+from evac.wire import Acquire, Leave, Register, Release, Reserve, Staged
+from tests.handlers.client.honest import LIMIT, Daemon, sealed
+
+SLOT = 4 * PAGE
+_ROOT = str(Path(evac.__file__).parent.parent)
+Connect = Callable[..., evac.Client]
+
+
+def stage(client: evac.Client, step: int, body: bytes) -> None:
+    slot = client.acquire(LIMIT)
+    assert slot is not None, client.last_refusal
+    slot.begin(incarnation=0)
+    slot.memory[PAGE : PAGE + len(body)] = body
+    slot.complete(Header(SlotState.COMPLETE, 0, step, len(body)))
+    client.staged(slot, step)
+
+
+def test_the_daemon_reads_what_was_staged(daemon: Daemon, client: evac.Client) -> None:
+    client.reserve(nbytes=SLOT, body="__0_0.distcp", layout="abc")
+    stage(client, 7, b"state")
+    daemon.wait_until(lambda: daemon.staged)
+    register, header, body = daemon.staged[0]
+    assert (register.job, header.step, body) == ("job", 7, b"state")
+    assert daemon.wait(Reserve) == [Reserve(nbytes=SLOT, body="__0_0.distcp", layout="abc")]
+
+
+def test_it_knows_where_it_is_on_board(client: evac.Client) -> None:
+    assert client.connected
+    assert client.connection == 1
+    assert (client.node, client.prefix, client.stores) == ("node-1", "me/job", ("file:///s",))
+
+
+def test_registers_with_all_that_connect_was_told(daemon: Daemon, connect: Connect) -> None:
+    connect("b", rank=1, world=2, priority=100, run="r", mode="callback", need_seconds=3)
+    assert daemon.wait(Register) == [
+        Register(job="b", rank=1, world=2, priority=100, run="r", mode="callback", need_seconds=3.0)
+    ]
+
+
+def test_reserve_returns_after_the_first_slot_and_the_others_follow(
+    daemon: Daemon, client: evac.Client
+) -> None:
+    client.reserve(nbytes=SLOT, body="a.bin", slots=3)
+    got = [client.acquire(LIMIT) for _ in range(3)]
+    assert len({slot.number for slot in got if slot}) == 3
+    assert client.acquire(LIMIT) is None
+    assert client.last_refusal == "no slot is free"
+
+
+def test_a_released_slot_is_granted_again(client: evac.Client) -> None:
+    client.reserve(nbytes=SLOT, body="a.bin", slots=1)
+    first = client.acquire(LIMIT)
+    assert first is not None
+    client.release(first)
+    assert client.acquire(LIMIT) is first
+
+
+def test_fewer_slots_than_asked_are_still_slots(daemon: Daemon, client: evac.Client) -> None:
+    daemon.slots_at_most = 1
+    client.reserve(nbytes=SLOT, body="a.bin", slots=3)
+    assert client.acquire(LIMIT) is not None
+
+
+def test_a_refused_reservation_tells_the_numbers(daemon: Daemon, client: evac.Client) -> None:
+    daemon.slots_at_most = 0
+    with pytest.raises(evac.Refused, match="the budget is 0 bytes"):
+        client.reserve(nbytes=SLOT, body="a.bin")
+    assert client.connected
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"nbytes": -1},
+        {"nbytes": 100},
+        {"body": "../x.bin"},
+        {"body": "x"},
+        {"slots": 0},
+        {"incarnation": -1},
+        {"layout": "x" * 129},
+    ],
+)
+def test_what_the_protocol_cannot_say_is_a_value_error(
+    client: evac.Client, wrong: dict[str, object]
+) -> None:
+    with pytest.raises(ValueError, match="reserve"):
+        client.reserve(**{"nbytes": SLOT, "body": "a.bin", **wrong})  # type: ignore[arg-type]  # wrong on purpose
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda nbytes: [sealed(nbytes, seals=0)], "seals"),
+        (lambda nbytes: [sealed(nbytes, seals=fcntl.F_SEAL_SHRINK)], "seals"),
+        (lambda nbytes: [sealed(nbytes - PAGE)], "were announced"),
+        (lambda nbytes: [os.open("/dev/zero", os.O_RDWR)], "memfd"),
+    ],
+)
+def test_memory_that_is_not_a_sealed_slot_is_not_used(
+    daemon: Daemon, client: evac.Client, make: Callable[[int], list[int]], said: str
+) -> None:
+    daemon.make_slot = make
+    with pytest.raises(evac.SegmentError, match=said):
+        client.reserve(nbytes=SLOT, body="a.bin")
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_slot_comes_with_exactly_one_fd(
+    daemon: Daemon, client: evac.Client, count: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    daemon.make_slot = lambda nbytes: [sealed(nbytes) for _ in range(count)]
+    with pytest.raises(evac.NotConnected):
+        client.reserve(nbytes=SLOT, body="a.bin", slots=1)
+    assert not client.connected or client.connection > 1
+    assert "fds" in caplog.text
+    daemon.wait_until(lambda: daemon.ended == 1)
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+def test_no_fd_of_a_slot_stays_open(client: evac.Client) -> None:
+    client.reserve(nbytes=SLOT, body="a.bin", slots=2)
+    held = [client.acquire(LIMIT), client.acquire(LIMIT)]
+    assert all(held)
+    # The daemon of this test lives in this process: one fd per slot is its own.
+    links = [os.readlink(f"/proc/self/fd/{fd}") for fd in _open_fds()]
+    assert sum("evac-test" in link for link in links) == 2
+
+
+def _open_fds() -> list[int]:
+    # The listing's own fd is gone again by now.
+    return [
+        n for n in map(int, os.listdir("/proc/self/fd")) if os.path.lexists(f"/proc/self/fd/{n}")
+    ]
+
+
+def test_a_grant_that_comes_too_late_is_given_back(daemon: Daemon, client: evac.Client) -> None:
+    client.reserve(nbytes=SLOT, body="a.bin", slots=1)
+    daemon.hold = {Acquire.type}
+    assert client.acquire(timeout=0.01) is None
+    assert "no answer to acquire" in client.last_refusal
+    daemon.answer_held()
+    assert len(daemon.wait(Release)) == 1
+    assert client.acquire(LIMIT) is not None
+
+
+def test_a_refused_stage_is_a_warning_and_counted(
+    daemon: Daemon, client: evac.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    client.reserve(nbytes=SLOT, body="a.bin")
+    daemon.refuse_staged = "step 3 is not newer than step 4"
+    stage(client, 3, b"x")
+    client.status(LIMIT)  # answered after the refusal
+    assert client.refusals == 1
+    assert client.last_refusal == "step 3 is not newer than step 4"
+    assert [one.message for one in caplog.records if one.levelno >= logging.WARNING] == [
+        "step 3 was staged but is not kept: step 3 is not newer than step 4"
+    ]
+
+
+def test_a_second_reservation_replaces_the_first(daemon: Daemon, client: evac.Client) -> None:
+    client.reserve(nbytes=SLOT, body="a.bin", slots=1)
+    old = client.acquire(LIMIT)
+    assert old is not None
+    client.reserve(nbytes=2 * SLOT, body="a.bin", slots=1)
+    new = client.acquire(LIMIT)
+    assert new is not None
+    assert (new.nbytes, old.nbytes) == (2 * SLOT, SLOT)
+    old.memory[PAGE] = 1  # still memory
+
+
+def test_complete_refuses_a_header_that_leaves_the_slot(client: evac.Client) -> None:
+    client.reserve(nbytes=SLOT, body="a.bin", slots=1)
+    slot = client.acquire(LIMIT)
+    assert slot is not None
+    with pytest.raises(evac.SegmentError, match="leaves a slot"):
+        slot.complete(Header(SlotState.COMPLETE, 0, 1, body_nbytes=SLOT))
+    with pytest.raises(ValueError, match="COMPLETE"):
+        slot.complete(Header(SlotState.WRITING, 0, 1, body_nbytes=1))
+    slot.begin(incarnation=3)
+    assert Header.unpack(bytes(slot.memory[:PAGE]), slot_nbytes=SLOT) == Header(
+        SlotState.WRITING, 3, 0, 0
+    )
+
+
+def test_status_is_the_daemons_own_account(client: evac.Client) -> None:
+    assert client.status(LIMIT) == {"node": "node-1", "workloads": 1}
+
+
+def test_leave_says_so_and_hangs_up(daemon: Daemon, client: evac.Client) -> None:
+    client.leave()
+    assert daemon.wait(Leave)
+    assert not client.connected
+    daemon.wait_until(lambda: daemon.ended == 1)
+    assert client.acquire() is None
+    assert client.last_refusal == "the client is closed"
+
+
+def test_close_ends_every_thread_and_fd(daemon: Daemon, connect: Connect) -> None:
+    before, fds = threading.active_count(), len(os.listdir("/proc/self/fd"))
+    client = connect()
+    assert client.wait_connected(LIMIT)
+    client.reserve(nbytes=SLOT, body="a.bin", slots=1)
+    client.on_order(print)
+    workers = [one for one in threading.enumerate() if one.name.startswith("evac-")]
+    client.close()
+    client.close()
+    for worker in workers:
+        worker.join(LIMIT)
+    daemon.wait_until(lambda: daemon.ended == 1)
+    assert threading.active_count() == before
+    assert len(os.listdir("/proc/self/fd")) <= fds
+
+
+def test_many_threads_share_one_client(daemon: Daemon, client: evac.Client) -> None:
+    client.reserve(nbytes=SLOT, body="a.bin", slots=4)
+
+    def work(first: int) -> None:
+        for step in range(first, first + 25):
+            if (slot := client.acquire(LIMIT)) is not None:
+                slot.complete(Header(SlotState.COMPLETE, 0, step, 1))
+                client.staged(slot, step)
+
+    threads = [threading.Thread(target=work, args=(100 * n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT)
+    steps = {one.step for one in daemon.wait(Staged, 25)}
+    assert len(steps) == len(daemon.wait(Staged))
+    assert client.refusals == 0
+
+
+_STOPPED = """
+import os, signal, sys, evac
+from evac.segment import Header, SlotState
+client = evac.connect("job", socket=sys.argv[1])
+assert client.wait_connected(20)
+client.reserve(nbytes=16384, body="a.bin", slots=1)
+slot = client.acquire(20)
+slot.memory[4096:4101] = b"state"
+slot.complete(Header(SlotState.COMPLETE, 0, 9, 5))
+client.staged(slot, 9)
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+def test_a_process_stopped_right_after_staging_was_heard(daemon: Daemon, path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", _STOPPED, str(path)]) as process:
+        try:
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+            daemon.wait_until(lambda: daemon.staged)
+        finally:
+            process.send_signal(signal.SIGKILL)
+    assert [(header.step, body) for _, header, body in daemon.staged] == [(9, b"state")]
+
+
+def test_import_needs_the_standard_library_only() -> None:
+    code = (
+        "import sys, evac\n"
+        "names = {name.partition('.')[0] for name in sys.modules} - {'evac', '__main__'}\n"
+        "print(sorted(n for n in names if n not in sys.stdlib_module_names))"
+    )
+    # -S -E: no site-packages, so that anything else fails to import.
+    done = subprocess.run(
+        [sys.executable, "-S", "-E", "-c", f"import sys; sys.path.append({_ROOT!r}); {code}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "[]"
