@@ -1,0 +1,5 @@
+"""Checkpoints for torch: staged in place as a DCP file, committed whole, resumed to the bit."""
+
+from evac.torch.checkpointer import Checkpointer, Stats
+
+__all__ = ["Checkpointer", "Stats"]

@@ -1,0 +1,92 @@
+"""Which generations could be restored, and whether not finding one is an error. One rank asks."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from evac.commit import GenerationStatus, State, finish, foreign, survey, was_ever_complete
+from evac.errors import ConfigError, GenerationError, StoreError
+from evac.generation import Generation
+from evac.store import Store, open_store
+
+log = logging.getLogger("evac")
+
+# A store on this machine's file system, which torch reads by itself.
+_FILE = "file://"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A generation that looks whole.
+
+    Attributes:
+        store: URL of the store that holds it.
+        world: How many ranks wrote it.
+    """
+
+    generation: Generation
+    store: str
+    world: int
+    nbytes: int
+
+    def path(self, prefix: str) -> str:
+        """Its folder."""
+        return f"{self.store.removeprefix(_FILE)}/{prefix}/{self.generation.directory}"
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a look through the stores gave.
+
+    Attributes:
+        candidates: Newest first; of equals, the preferred store's first.
+        trouble: Why starting over would be wrong where there is no candidate; "" where not.
+        torn: What lies there and cannot be used, for the person who reads the log.
+    """
+
+    candidates: tuple[Candidate, ...]
+    trouble: str
+    torn: str
+
+
+async def find(urls: Sequence[str], prefix: str) -> Found:
+    """Look through all stores; what lacks only its last file is completed on the way.
+
+    Raises:
+        ConfigError: A store of a kind that cannot be restored from yet.
+    """
+    candidates: list[Candidate] = []
+    trouble: list[str] = []
+    torn: list[str] = []
+    for url in urls:
+        if not url.startswith(_FILE):
+            raise ConfigError("store", url, f"{_FILE}: this version restores from no other kind")
+        store = open_store(url)
+        try:
+            for status in await survey(store, prefix):
+                if await _whole(store, prefix, status):
+                    one = Candidate(status.generation, url, status.world, status.nbytes)
+                    candidates.append(one)
+                else:
+                    torn.append(f"{status.generation}: {status.reason or status.kind}")
+            if await was_ever_complete(store, prefix):
+                trouble.append(f"{url}: a generation of this job was complete once")
+            elif strange := await foreign(store, prefix):
+                trouble.append(f"{url}: files that are not evac's: {strange[0]}")
+        except StoreError as error:
+            trouble.append(f"{url}: {error}")
+            log.warning("%s cannot be looked through: %s", url, error)
+    order = sorted(candidates, key=lambda one: one.generation, reverse=True)
+    return Found(tuple(order), "; ".join(trouble), "; ".join(torn))
+
+
+async def _whole(store: Store, prefix: str, status: GenerationStatus) -> bool:
+    if status.kind != "full":
+        return False
+    if status.state is not State.FINISHABLE:
+        return status.state is State.COMPLETE
+    try:
+        return await finish(store, prefix, status.generation)
+    except GenerationError as error:
+        log.warning("%s", error)
+        return False

@@ -1,0 +1,60 @@
+"""Whose generations these are, and which start of the job this is."""
+
+import os
+import pwd
+import re
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from evac.commit import claim_incarnation
+from evac.errors import GenerationError, StoreError
+from evac.generation import NAME
+from evac.store import open_store
+from evac.torch import blocking
+
+
+@dataclass(frozen=True)
+class Identity:
+    """The fields of a manifest that never change while a process lives."""
+
+    job: str
+    run: str
+    rank: int
+    world: int
+
+    @property
+    def own_prefix(self) -> str:
+        """``<user>/<job>``: where a daemon would put this job, unless configured otherwise."""
+        return f"{_owner(os.geteuid())}/{self.job}"
+
+
+def claim(stores: Sequence[str], prefix: str, identity: Identity, *, above: int) -> int:
+    """Take the next incarnation in the first store that answers.
+
+    Raises:
+        GenerationError: None did; says why.
+    """
+    reason = "no store to claim an incarnation in"
+    who = {"run": identity.run, "node": socket.gethostname(), "world": str(identity.world)}
+    for url in stores:
+        store = open_store(url)
+        try:
+            return blocking.run(
+                lambda store=store: claim_incarnation(store, prefix, above=above, claim=who)  # type: ignore[misc] # binds the loop's variable
+            )
+        except StoreError as error:
+            reason = f"{url}: {error}"
+    raise GenerationError(prefix, f"no incarnation: {reason}")
+
+
+def _owner(uid: int) -> str:
+    # As evacd names owners, so that both write to one place.
+    try:
+        user = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid-{uid}"
+    if NAME.fullmatch(user):
+        return user
+    plain = re.sub(r"[^A-Za-z0-9._-]", "-", user).lstrip("._-")[:40]
+    return f"{plain}-{uid}" if plain else f"uid-{uid}"

@@ -1,0 +1,160 @@
+"""Writes generations into slots: frames once per slot, then payloads only."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from evac.segment import PAGE, Header, SlotState, aligned
+from evac.torch.layout import MOST_ZEROS, BytesItem, Layout, TensorItem, encode, local
+
+
+@dataclass(frozen=True)
+class Tail:
+    """What lies behind the body in a slot, and how large that makes the slot."""
+
+    descriptor: bytes
+    metadata: bytes
+    body_nbytes: int
+
+    @property
+    def descriptor_offset(self) -> int:
+        """In the slot, as is everything here."""
+        return PAGE + self.body_nbytes
+
+    @property
+    def metadata_offset(self) -> int:
+        """Behind the descriptor, at a page of its own."""
+        return aligned(self.descriptor_offset + len(self.descriptor))
+
+    @property
+    def slot_nbytes(self) -> int:
+        """Size of a slot that holds it all."""
+        return aligned(self.metadata_offset + len(self.metadata))
+
+    def header(self, *, incarnation: int, step: int) -> Header:
+        """The header of a complete generation."""
+        return Header(
+            state=SlotState.COMPLETE,
+            incarnation=incarnation,
+            step=step,
+            body_nbytes=self.body_nbytes,
+            descriptor_offset=self.descriptor_offset,
+            descriptor_nbytes=len(self.descriptor),
+            metadata_offset=self.metadata_offset,
+            metadata_nbytes=len(self.metadata),
+        )
+
+
+def tail(layout: Layout) -> Tail:
+    """The tail that goes with *layout*."""
+    descriptor = json.dumps({"items": layout.items()}, separators=(",", ":")).encode()
+    return Tail(descriptor, layout.metadata, layout.nbytes)
+
+
+class Image:
+    """One slot's memory, laid out; made once per slot and written to at every generation.
+
+    Args:
+        memory: The whole slot, header page included.
+    """
+
+    def __init__(self, memory: memoryview, layout: Layout, behind: Tail) -> None:
+        self._memory = memory
+        self._body = memory[PAGE : PAGE + layout.nbytes]
+        self._ends: dict[str, int] = {}
+        for item in layout.tensors:
+            end = item.offset + item.nbytes
+            self._body[item.offset : item.payload] = item.prefix
+            self._body[end - len(item.suffix) : end] = item.suffix
+        for offset, data in (
+            (behind.descriptor_offset, behind.descriptor),
+            (behind.metadata_offset, behind.metadata),
+        ):
+            memory[offset : offset + len(data)] = data
+        self._views = [_view(self._body, item) for item in layout.tensors]
+
+    def holds(self, memory: memoryview) -> bool:
+        """Whether it was made for this very memory."""
+        return self._memory.obj is memory.obj
+
+    def write(
+        self, sources: Sequence[torch.Tensor], objects: Sequence[tuple[BytesItem, bytes]]
+    ) -> None:
+        """Copy one generation in; returns when the last byte is in place.
+
+        Args:
+            sources: As `read_tensors` gave them.
+            objects: As `read_objects` gave them.
+        """
+        _copy(self._views, sources)
+        for item, data in objects:
+            end = item.offset + len(data)
+            self._body[item.offset : end] = data
+            # What a longer predecessor left behind; the room is zeros to begin with.
+            if (stale := self._ends.get(item.name, item.offset + item.nbytes)) > end:
+                self._body[end:stale] = bytes(stale - end)
+            self._ends[item.name] = end
+
+
+def differs(layout: Layout, flat: Mapping[str, Any]) -> str:
+    """How a state no longer fits its layout; "" where it does."""
+    if flat.keys() != layout.keys:
+        appeared = sorted(flat.keys() - layout.keys)
+        name = (appeared or sorted(layout.keys - flat.keys()))[0]
+        return f"{name} {'is new' if appeared else 'is gone'}"
+    for item in layout.tensors:
+        value = flat[item.name]
+        if not isinstance(value, torch.Tensor):
+            return f"{item.name} was a tensor and is a {type(value).__name__}"
+        shard = local(value)
+        if shard.shape != item.shape or shard.dtype != item.dtype:
+            was = f"{tuple(item.shape)} {item.dtype}"
+            return f"{item.name} was {was} and is {tuple(shard.shape)} {shard.dtype}"
+    return ""
+
+
+def read_tensors(layout: Layout, flat: Mapping[str, Any]) -> list[torch.Tensor]:
+    """The tensors to copy, in the layout's order; shared with training."""
+    return [local(flat[item.name]) for item in layout.tensors]
+
+
+def read_objects(layout: Layout, flat: Mapping[str, Any]) -> list[tuple[BytesItem, bytes]] | str:
+    """All other objects as bytes, or which of them no longer fits."""
+    found = []
+    for item in layout.objects:
+        if isinstance(flat[item.name], torch.Tensor):
+            return f"{item.name} was no tensor and is one"
+        data = encode(flat[item.name])
+        if not 0 <= item.nbytes - len(data) <= MOST_ZEROS:
+            return f"{item.name} is {len(data)} bytes where {item.nbytes} are set aside"
+        found.append((item, data))
+    return found
+
+
+def _view(body: memoryview, item: TensorItem) -> torch.Tensor:
+    if not item.shape.numel():
+        return torch.empty(item.shape, dtype=item.dtype)
+    flat = torch.frombuffer(body, dtype=item.dtype, count=item.shape.numel(), offset=item.payload)
+    return flat.view(item.shape)
+
+
+@torch.no_grad()
+def _copy(views: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
+    streams: dict[torch.device, Any] = {}
+    for view, source in zip(views, sources, strict=True):
+        if source.device.type != "cuda":
+            view.copy_(source)
+            continue
+        if (side := streams.get(source.device)) is None:
+            side = streams[source.device] = torch.cuda.Stream(source.device)  # type: ignore[no-untyped-call] # torch has no types here
+            # Not before the optimizer's kernels, which the training loop has only queued.
+            side.wait_stream(torch.cuda.current_stream(source.device))
+        with torch.cuda.stream(side):
+            view.copy_(source, non_blocking=True)
+    for side in streams.values():
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call] # torch has no types here
+        event.record(side)
+        event.synchronize()

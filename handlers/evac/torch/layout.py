@@ -1,0 +1,229 @@
+"""The plan of a static DCP image: where everything of a state lies, the same for every generation.
+
+A DCP file is a row of independent `torch.save` archives, and `.metadata` says where each one
+starts and how long it is. For a tensor, all bytes of its archive but the payload follow from
+dtype and shape. So they are made once (`frame`), written once into every slot, and from then
+on a generation is its payloads alone. What is not a tensor is an archive with zeros behind
+it, in room enough to grow.
+
+A payload of a page or more starts at a page of the body, so that it is aligned in memory
+and in the file alike.
+"""
+
+import dataclasses
+import hashlib
+import io
+import pickle
+import struct
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
+from torch.distributed.checkpoint.planner import SavePlan, WriteItem, WriteItemType
+
+from evac.errors import GenerationError
+from evac.segment import PAGE, aligned
+from evac.torch.world import World
+
+# torch.load takes zeros behind an archive up to about 65,000 bytes (tried on torch 2.13);
+# this far no version needs to be asked.
+MOST_ZEROS = 32 * 1024
+_LEAST_ROOM, _MOST_ROOM = 4 * 1024, 16 * 1024
+# torch.save's own alignment inside an archive; enough for any dtype.
+_FINE = 64
+_LOCAL_HEADER = struct.Struct("<26xHH")
+
+
+@dataclass(frozen=True)
+class TensorItem:
+    """A tensor (or this rank's shard of one) in the body.
+
+    Attributes:
+        offset: Of its archive in the body.
+        nbytes: Of its archive.
+        payload: Offset in the body of its elements, contiguous.
+        prefix: The archive's bytes before the payload.
+        suffix: Those behind it.
+    """
+
+    name: str
+    offset: int
+    nbytes: int
+    payload: int
+    dtype: torch.dtype
+    shape: torch.Size
+    prefix: bytes
+    suffix: bytes
+
+
+@dataclass(frozen=True)
+class BytesItem:
+    """Any other object in the body: an archive of at most *nbytes*, zeros behind it."""
+
+    name: str
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """This rank's part of the plan.
+
+    Attributes:
+        name: Hex SHA-256 of *metadata*: equal on all ranks, and for equal plans only.
+        body: File name.
+        nbytes: Length of the body, whole pages.
+        keys: All that the state held at planning; another rank may hold the bytes.
+        metadata: The bytes of `.metadata`.
+    """
+
+    name: str
+    body: str
+    nbytes: int
+    tensors: tuple[TensorItem, ...]
+    objects: tuple[BytesItem, ...]
+    keys: frozenset[str]
+    metadata: bytes
+
+    def items(self) -> list[dict[str, Any]]:
+        """The item table, as descriptor and manifest carry it."""
+        table = [(one, "tensor") for one in self.tensors] + [(one, "bytes") for one in self.objects]
+        return [
+            {"name": one.name, "offset": one.offset, "nbytes": one.nbytes, "kind": kind}
+            for one, kind in sorted(table, key=lambda pair: pair[0].offset)
+        ]
+
+
+def flatten(state: Mapping[str, Any]) -> dict[str, Any]:
+    """*state* by DCP's flat keys."""
+    return dict(_planner(state).state_dict)
+
+
+def local(value: torch.Tensor) -> torch.Tensor:
+    """What of *value* this rank holds."""
+    shard = value.to_local() if hasattr(value, "to_local") else value
+    return shard.detach()
+
+
+def plan(world: World, state: Mapping[str, Any]) -> Layout:
+    """Agree with all ranks on where everything lies. Collective; copies no state.
+
+    Raises:
+        GenerationError: On all ranks alike; names the rank and the reason.
+    """
+    what = "layout"
+    planner = _planner(state, coordinator=world.rank == 0)
+    proposals = world.agree(what, planner.create_local_plan)
+    # DCP's own rules for who writes a tensor that several ranks hold.
+    decided = world.agree(
+        what, lambda: planner.create_global_plan(proposals) if world.rank == 0 else None
+    )[0]
+    if decided is None:
+        raise GenerationError(what, "rank 0 made no plan")
+    plans, metadata = decided
+    mine: SavePlan = planner.finish_plan(plans[world.rank])
+    body = f"__{world.rank}_0.distcp"
+    placed = _Placed([], [], 0)
+    wrote = world.agree(what, lambda: placed.fill(mine.items, planner, body))
+    encoded = world.broadcast(_metadata(metadata, wrote) if world.rank == 0 else None)
+    return Layout(
+        name=hashlib.sha256(encoded).hexdigest(),
+        body=body,
+        nbytes=aligned(placed.nbytes),
+        tensors=tuple(placed.tensors),
+        objects=tuple(placed.objects),
+        keys=frozenset(planner.state_dict),
+        metadata=encoded,
+    )
+
+
+def encode(value: Any) -> bytes:
+    """The archive of an object that is not a tensor."""
+    stream = io.BytesIO()
+    torch.save(value, stream)
+    return stream.getvalue()
+
+
+@lru_cache(maxsize=512)
+def frame(dtype: torch.dtype, shape: torch.Size) -> tuple[bytes, bytes]:
+    """A tensor's archive without its payload: what lies before it, what behind."""
+    stream = io.BytesIO()
+    before = torch.serialization.get_crc32_options()
+    # The payload changes under the archive, so a checksum of it can only be wrong.
+    torch.serialization.set_crc32_options(False)
+    try:
+        torch.save(torch.empty(shape, dtype=dtype, device="cpu"), stream)
+    finally:
+        torch.serialization.set_crc32_options(before)
+    with zipfile.ZipFile(stream) as archive:
+        (record,) = (one for one in archive.infolist() if one.filename.endswith("/data/0"))
+    buffer = stream.getbuffer()
+    fixed, start = _LOCAL_HEADER.size, record.header_offset
+    payload = start + fixed + sum(_LOCAL_HEADER.unpack_from(buffer, start))
+    return bytes(buffer[:payload]), bytes(buffer[payload + record.file_size :])
+
+
+@dataclass
+class _Placed:
+    tensors: list[TensorItem]
+    objects: list[BytesItem]
+    nbytes: int
+
+    def fill(
+        self, items: Sequence[WriteItem], planner: DefaultSavePlanner, body: str
+    ) -> list[tuple[MetadataIndex, _StorageInfo]]:
+        wrote = []
+        for item in items:
+            value = planner.resolve_data(item)
+            if item.type == WriteItemType.BYTE_IO:
+                assert isinstance(value, io.BytesIO)
+                one: TensorItem | BytesItem = self._object(item.index.fqn, value)
+            else:
+                assert isinstance(value, torch.Tensor)
+                one = self._tensor(item.index.fqn, value.detach())
+            wrote.append((item.index, _StorageInfo(body, one.offset, one.nbytes)))
+        return wrote
+
+    def _object(self, name: str, value: io.BytesIO) -> BytesItem:
+        offset = _up(self.nbytes, _FINE)
+        nbytes = value.getbuffer().nbytes
+        item = BytesItem(name, offset, nbytes + min(max(nbytes, _LEAST_ROOM), _MOST_ROOM))
+        self.nbytes = offset + item.nbytes
+        self.objects.append(item)
+        return item
+
+    def _tensor(self, name: str, value: torch.Tensor) -> TensorItem:
+        if value.layout != torch.strided or value.is_quantized:
+            raise GenerationError(name, f"a {value.layout} tensor cannot be staged in place")
+        prefix, suffix = frame(value.dtype, value.shape)
+        to = PAGE if value.nbytes >= PAGE else _FINE
+        payload = _up(_up(self.nbytes, _FINE) + len(prefix), to)
+        offset = payload - len(prefix)
+        nbytes = len(prefix) + value.nbytes + len(suffix)
+        item = TensorItem(name, offset, nbytes, payload, value.dtype, value.shape, prefix, suffix)
+        self.nbytes = offset + nbytes
+        self.tensors.append(item)
+        return item
+
+
+def _planner(state: Mapping[str, Any], *, coordinator: bool = False) -> DefaultSavePlanner:
+    planner = DefaultSavePlanner()
+    planner.set_up_planner(dict(state), None, coordinator)
+    return planner
+
+
+def _metadata(
+    metadata: Metadata, wrote: Sequence[Sequence[tuple[MetadataIndex, _StorageInfo]]]
+) -> bytes:
+    storage = {index: info for rank in wrote for index, info in rank}
+    return pickle.dumps(dataclasses.replace(metadata, storage_data=storage))
+
+
+def _up(offset: int, to: int) -> int:
+    return -(-offset // to) * to

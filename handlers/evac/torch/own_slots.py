@@ -1,0 +1,222 @@
+"""Slots without a daemon: this process's own memory, and one thread that commits it.
+
+Nothing here survives a kill; what was committed before it does.
+"""
+
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from threading import Condition, Thread
+
+from evac._clock import monotonic
+from evac._memory import Mapping, SlotMemory
+from evac.commit import chunk_sums, finish, put_body, put_manifest, retain
+from evac.errors import EvacError
+from evac.generation import Generation
+from evac.manifest import Manifest
+from evac.segment import PAGE, Header
+from evac.store import Store, open_store
+from evac.torch import blocking
+from evac.torch.choice import Alone, Choice
+from evac.torch.complaints import Complaints
+from evac.torch.identity import Identity
+from evac.torch.layout import Layout
+
+KEEP = 3
+# How soon a rank hears what rank 0 has picked.
+_LISTEN_SECONDS = 0.02
+_CLOSE_SECONDS = 120.0
+_END_SECONDS = 10.0
+
+
+class _Is(Enum):
+    FREE = 0
+    WRITING = 1
+    STAGED = 2
+    COMMITTING = 3
+
+
+@dataclass
+class _Own:
+    slot: SlotMemory
+    state: _Is = _Is.FREE
+    header: Header | None = None
+
+
+class OwnSlots:
+    """See `Slots`. A store that fails is complained about; training goes on.
+
+    Args:
+        choose: Makes the choice among ranks for an incarnation.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        prefix: str,
+        identity: Identity,
+        choose: Callable[[int], Choice],
+        complaints: Complaints,
+        *,
+        slots: int,
+    ) -> None:
+        self.prefix = prefix
+        self.stores = (url,)
+        self.epoch = 0
+        self._identity = identity
+        self._choose = choose
+        self._choice: Choice = Alone()
+        self._complaints = complaints
+        self._slots = slots
+        self._store: Store = open_store(url)
+        self._owned: list[_Own] = []
+        self._layout: Layout | None = None
+        self._changed = Condition()
+        self._closing = False
+        self._thread: Thread | None = None
+
+    def ready(self) -> str:
+        """See `Slots.ready`."""
+        return ""
+
+    def reserve(self, nbytes: int, layout: Layout, incarnation: int) -> str:
+        """See `Slots.reserve`."""
+        try:
+            # Shared, so that a forked data loader does not make every write copy a page.
+            owned = [
+                _Own(SlotMemory(number, 0, Mapping(-1, nbytes))) for number in range(self._slots)
+            ]
+        except OSError as error:
+            return f"no slots of {nbytes:,} bytes: {error.strerror}"
+        for one in owned:
+            one.slot.populate()
+        self._owned, self._layout = owned, layout
+        self._choice = self._choose(incarnation)
+        self._thread = Thread(target=self._run, name="evac-commit", daemon=True)
+        self._thread.start()
+        return ""
+
+    def acquire(self) -> SlotMemory | None:
+        """See `Slots.acquire`. Of two that wait to be committed, the older one gives way."""
+        with self._changed:
+            free = next((one for one in self._owned if one.state is _Is.FREE), None)
+            if free is None:
+                waiting = self._waiting()
+                if len(waiting) > 1 and (
+                    self._choice.leads or not self._choice.chosen(_step(waiting[-1]))
+                ):
+                    free = waiting[-1]
+            if free is None:
+                return None
+            free.state, free.header = _Is.WRITING, None
+            return free.slot
+
+    def staged(self, slot: SlotMemory, header: Header) -> None:
+        """See `Slots.staged`."""
+        self._put(slot, _Is.STAGED, header)
+
+    def release(self, slot: SlotMemory) -> None:
+        """See `Slots.release`."""
+        self._put(slot, _Is.FREE, None)
+
+    def close(self) -> None:
+        """See `Slots.close`: commits the newest generation first."""
+        self.retire()
+        if self._thread is not None:
+            self._thread.join(_CLOSE_SECONDS)
+            if self._thread.is_alive():
+                text = (
+                    f"{self._store.url}: the last generation is not kept after {_CLOSE_SECONDS:g} s"
+                )
+                self._complaints.warn("close", text)
+
+    def retire(self) -> None:
+        """Stage no more here: commit what is under way in the background, then free it all."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+
+    def _put(self, slot: SlotMemory, state: _Is, header: Header | None) -> None:
+        with self._changed:
+            one = self._owned[slot.number]
+            one.state, one.header = state, header
+            self._changed.notify_all()
+
+    def _waiting(self) -> list[_Own]:
+        """What is staged, newest first."""
+        staged = [one for one in self._owned if one.state is _Is.STAGED]
+        return sorted(staged, key=_step, reverse=True)
+
+    def _run(self) -> None:
+        while (one := self._next()) is not None:
+            try:
+                blocking.run(lambda one=one: self._commit(one))  # type: ignore[misc] # binds the loop's variable
+            except EvacError as error:
+                self._complaints.fail(f"commit:{type(error).__name__}", f"not kept: {error}")
+            except Exception as error:  # noqa: BLE001 - a bug in committing must not end the thread; it is logged with its trace
+                self._complaints.fail(f"commit:{type(error).__name__}", f"not kept: {error!r}")
+            self._put(one.slot, _Is.FREE, None)
+        if self._choice.leads:
+            self._choice.end()
+
+    def _next(self) -> _Own | None:
+        """The next generation to commit; None when there is no more, and none will come."""
+        until = None
+        with self._changed:
+            while True:
+                if (one := self._pick()) is not None:
+                    return one
+                if self._closing:
+                    until = until or monotonic() + _END_SECONDS
+                    over = self._choice.leads or not self._waiting() or self._choice.ended()
+                    if over or monotonic() > until:
+                        # Picked in the moment between the last look and the end.
+                        return self._pick()
+                listening = not self._choice.leads and self._waiting()
+                self._changed.wait(_LISTEN_SECONDS if listening else None)
+
+    def _pick(self) -> _Own | None:
+        for one in self._waiting():
+            step = _step(one)
+            if self._choice.leads:
+                self._choice.choose(step)
+            elif not self._choice.chosen(step):
+                continue
+            one.state = _Is.COMMITTING
+            for older in self._waiting():
+                if _step(older) < step:
+                    older.state = _Is.FREE
+            return one
+        return None
+
+    async def _commit(self, one: _Own) -> None:
+        layout, header, me = self._layout, one.header, self._identity
+        assert layout is not None
+        assert header is not None
+        body = one.slot.memory[PAGE : PAGE + header.body_nbytes]
+        generation = Generation(header.incarnation, header.step)
+        await put_body(self._store, self.prefix, generation, layout.body, body)
+        manifest = Manifest(
+            job=me.job,
+            run=me.run,
+            generation=generation,
+            rank=me.rank,
+            world=me.world,
+            layout=layout.name,
+            body=layout.body,
+            nbytes=header.body_nbytes,
+            crc32c=chunk_sums(body),
+            metadata_nbytes=len(layout.metadata),
+            metadata_sha256=layout.name,
+            items=tuple(layout.items()),
+            node=socket.gethostname(),
+        )
+        await put_manifest(self._store, self.prefix, manifest, metadata=layout.metadata)
+        await finish(self._store, self.prefix, generation, layout.metadata)
+        if me.rank == 0:
+            await retain(self._store, self.prefix, keep=KEEP)
+
+
+def _step(one: _Own) -> int:
+    return one.header.step if one.header is not None else -1

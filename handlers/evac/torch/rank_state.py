@@ -1,0 +1,150 @@
+"""What is one rank's own: RNG, data loader, schedule, extra objects, as one block of bytes.
+
+DCP keeps one copy of equal keys, whichever rank it came from: saved under one name, rank 1
+would wake up with rank 0's random numbers. So all of it lies in one tensor per rank,
+``evac.rank<r>``, of fixed capacity so that it may grow: 8 bytes of length, then `torch.save`.
+"""
+
+import io
+import random
+import struct
+import sys
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+
+from evac.errors import GenerationError
+
+_LENGTH = struct.Struct("<Q")
+_LEAST = 64 * 1024
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """Anything that can say where it stands, and go back there."""
+
+    def state_dict(self) -> Any:
+        """Where it stands."""
+        ...
+
+    def load_state_dict(self, state: Any, /) -> Any:
+        """Go back there."""
+        ...
+
+
+def name(rank: int) -> str:
+    """The key of one rank's block in the checkpoint."""
+    return f"evac.rank{rank}"
+
+
+def capacity(nbytes: int) -> int:
+    """How much to set aside for a block that is *nbytes* long at planning."""
+    return max(_LEAST, 1 << (4 * nbytes - 1).bit_length())
+
+
+@dataclass(frozen=True)
+class RankObjects:
+    """The objects of this rank's training loop that have a state of their own."""
+
+    scheduler: Stateful | None
+    loader: Stateful | None
+    extra: Mapping[str, Stateful]
+
+    def pack(self, *, step: int, rank: int, world: int) -> bytes:
+        """All of their state now, and the RNG's."""
+        document = {
+            "step": step,
+            "rank": rank,
+            "world": world,
+            "rng": _rng(),
+            "scheduler": self.scheduler.state_dict() if self.scheduler is not None else None,
+            "loader": self.loader.state_dict() if self.loader is not None else None,
+            "extra": {key: one.state_dict() for key, one in self.extra.items()},
+        }
+        stream = io.BytesIO()
+        stream.write(_LENGTH.pack(0))
+        torch.save(document, stream)
+        stream.seek(0)
+        stream.write(_LENGTH.pack(stream.getbuffer().nbytes - _LENGTH.size))
+        return stream.getvalue()
+
+    def load(self, document: Mapping[str, Any], *, own: bool) -> list[str]:
+        """Go back to *document*; the RNG is left for `load_rng`.
+
+        Args:
+            own: This rank wrote it; else only what all ranks share is taken.
+
+        Returns:
+            What starts afresh because *document* does not hold it.
+        """
+        afresh: list[str] = []
+        if self.scheduler is not None:
+            if document["scheduler"] is None:
+                afresh.append("the LR schedule")
+            else:
+                self.scheduler.load_state_dict(document["scheduler"])
+        for key, one in self.extra.items():
+            if key in document["extra"]:
+                one.load_state_dict(document["extra"][key])
+            else:
+                afresh.append(f"extra[{key!r}]")
+        if self.loader is not None:
+            if own and document["loader"] is not None:
+                self.loader.load_state_dict(document["loader"])
+            else:
+                afresh.append("the data loader")
+        if not own:
+            afresh.append("its random numbers")
+        return afresh
+
+
+def unpack(block: torch.Tensor) -> dict[str, Any]:
+    """Read a block.
+
+    Raises:
+        GenerationError: Not one.
+    """
+    data = block.numpy().tobytes()
+    (length,) = _LENGTH.unpack_from(data)
+    if not 0 < length <= len(data) - _LENGTH.size:
+        raise GenerationError("evac.rank", f"length {length} in a block of {len(data)} bytes")
+    stream = io.BytesIO(data[_LENGTH.size : _LENGTH.size + length])
+    # A loader's state may be any Python object; these are the job's own files.
+    document: dict[str, Any] = torch.load(stream, weights_only=False, map_location="cpu")
+    return document
+
+
+def load_rng(rng: Mapping[str, Any]) -> None:
+    """Put every generator back; the last act of a restore."""
+    random.setstate(rng["python"])
+    if rng["numpy"] is not None:
+        import numpy as np
+
+        np.random.set_state(rng["numpy"])
+    torch.set_rng_state(rng["torch"])
+    if rng["cuda"] and torch.cuda.is_available():
+        if len(rng["cuda"]) != torch.cuda.device_count():
+            text = f"{len(rng['cuda'])} CUDA generators were saved, {torch.cuda.device_count()} devices are here"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
+        for device, state in enumerate(rng["cuda"][: torch.cuda.device_count()]):
+            torch.cuda.set_rng_state(state, device)
+
+
+def _rng() -> dict[str, Any]:
+    # Where nobody has imported numpy, nobody draws from its global generator.
+    numpy = sys.modules.get("numpy")
+    return {
+        "python": random.getstate(),
+        "numpy": numpy.random.get_state() if numpy is not None else None,
+        "torch": torch.get_rng_state(),
+        "cuda": _cuda(),
+    }
+
+
+def _cuda() -> list[torch.Tensor]:
+    # Asking would start CUDA where nobody uses it.
+    started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call] # torch has no types here
+    return torch.cuda.get_rng_state_all() if started else []

@@ -1,0 +1,161 @@
+"""One layout's stages: plan once, then reserve, copy, hand over."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from evac.errors import GenerationError
+from evac.torch import layout as layouts
+from evac.torch import rank_state
+from evac.torch.identity import Identity
+from evac.torch.image import Image, Tail, differs, read_objects, read_tensors, tail
+from evac.torch.layout import Layout
+from evac.torch.rank_state import RankObjects
+from evac.torch.slots import Slots
+from evac.torch.state import TrainingState
+from evac.torch.world import World
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """Nothing was staged, and training goes on.
+
+    Attributes:
+        kind: Equal for what need not be logged twice.
+    """
+
+    kind: str
+    reason: str
+
+
+class Stager:
+    """Knows the layout once it is planned, and the slots that were laid out for it.
+
+    Args:
+        claim: Takes an incarnation from the slots' store; called on rank 0 alone.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        state: TrainingState,
+        objects: RankObjects,
+        identity: Identity,
+        claim: Callable[[Slots], int],
+    ) -> None:
+        self._world = world
+        self._state = state
+        self._objects = objects
+        self._identity = identity
+        self._claim = claim
+        self._incarnation = 0
+        self._layout: Layout | None = None
+        self._tail: Tail | None = None
+        self._block = torch.empty(0, dtype=torch.uint8)
+        self._used = 0
+        self._reserved: tuple[Slots, int] | None = None
+        self._images: dict[int, Image] = {}
+
+    def stage(self, slots: Slots | None, step: int) -> Skipped | None:
+        """Stage *step*, or say why not. Collective only until the layout is planned."""
+        if self._layout is None or self._tail is None:
+            if skipped := self._plan(slots, step):
+                return skipped
+            assert self._layout is not None
+            assert self._tail is not None
+        if slots is None:
+            return Skipped("nowhere", "neither a daemon nor a store")
+        if reason := slots.ready():
+            return Skipped("away", reason)
+        if reason := self._reserve(slots, self._layout, self._tail):
+            return Skipped(f"reserve:{reason}", reason)
+        return self._write(slots, step, self._layout, self._tail)
+
+    def _write(self, slots: Slots, step: int, layout: Layout, behind: Tail) -> Skipped | None:
+        data = self._pack(step)
+        if len(data) > self._block.nbytes:
+            reason = f"this rank's own state is {len(data):,} bytes where {self._block.nbytes:,} are set aside"
+            return Skipped("block", reason)
+        self._fill(data)
+        flat = layouts.flatten(self._read())
+        if reason := differs(layout, flat):
+            return Skipped(f"differs:{reason}", f"the state has changed its shape: {reason}")
+        objects = read_objects(layout, flat)
+        if isinstance(objects, str):
+            return Skipped(f"differs:{objects}", f"the state has changed its shape: {objects}")
+        slot = slots.acquire()
+        if slot is None:
+            return Skipped("full", "no slot is free: what was staged before is still under way")
+        try:
+            slot.begin(self._incarnation)
+            image = self._images.get(slot.number)
+            if image is None or not image.holds(slot.memory):
+                image = self._images[slot.number] = Image(slot.memory, layout, behind)
+            image.write(read_tensors(layout, flat), objects)
+            header = behind.header(incarnation=self._incarnation, step=step)
+            slot.complete(header)
+        except BaseException:
+            slots.release(slot)
+            raise
+        slots.staged(slot, header)
+        return None
+
+    def _plan(self, slots: Slots | None, step: int) -> Skipped | None:
+        # All ranks go on, or none: who went on alone would wait for ever.
+        try:
+            reason, state = self._unready(slots, step)
+        except Exception as error:  # noqa: BLE001 - the other ranks wait for an answer, and get this one
+            reason, state = f"{type(error).__name__}: {error}", {}
+        reasons = self._world.gather(reason)
+        for rank, reason in enumerate(reasons):
+            if reason:
+                where = f"rank {rank}: " if self._world.size > 1 else ""
+                return Skipped(f"unready:{reason}", where + reason)
+        try:
+            layout = layouts.plan(self._world, state)
+        except GenerationError as error:
+            return Skipped(f"plan:{error}", f"no layout: {error}")
+        self._incarnation = self._world.broadcast(self._incarnation)
+        self._layout, self._tail = layout, tail(layout)
+        return None
+
+    def _unready(self, slots: Slots | None, step: int) -> tuple[str, dict[str, Any]]:
+        """Why this rank cannot plan, or the state to plan for."""
+        if slots is None:
+            return "neither evacd nor a store is there: nothing is saved (EVAC_STORE is empty)", {}
+        if reason := slots.ready() or self._state.unready():
+            return reason, {}
+        data = self._pack(step)
+        self._block = torch.zeros(rank_state.capacity(len(data)), dtype=torch.uint8)
+        self._used = 0
+        self._fill(data)
+        state = self._read()
+        self._state.check(state)
+        if self._world.rank == 0 and not self._incarnation:
+            self._incarnation = self._claim(slots)
+        return "", state
+
+    def _reserve(self, slots: Slots, layout: Layout, behind: Tail) -> str:
+        reserved = (slots, slots.epoch)
+        if self._reserved == reserved:
+            return ""
+        self._images.clear()
+        if reason := slots.reserve(behind.slot_nbytes, layout, self._incarnation):
+            return reason
+        self._reserved = reserved
+        return ""
+
+    def _pack(self, step: int) -> bytes:
+        me = self._identity
+        return self._objects.pack(step=step, rank=me.rank, world=me.world)
+
+    def _fill(self, data: bytes) -> None:
+        block = self._block.numpy()
+        block[: len(data)] = memoryview(data)
+        block[len(data) : self._used] = 0
+        self._used = len(data)
+
+    def _read(self) -> dict[str, Any]:
+        return {**self._state.read(), rank_state.name(self._identity.rank): self._block}

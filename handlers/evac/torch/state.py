@@ -1,0 +1,131 @@
+"""Reads a model and its optimizer under DCP's names, and changes nothing by it.
+
+`torch.distributed.checkpoint.state_dict.get_optimizer_state_dict` runs an optimizer step
+with zeroed gradients and a learning rate of 0 where the optimizer has no state yet
+(`_init_optim_state`, torch 2.9-2.14): step hooks fire, counters move. It also costs more
+than all the rest of a stage. So the names are made here, from the same rules (wrappers of
+DDP and torch.compile vanish, parameters go by name), and once per layout the result is
+compared with torch's own.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.state_dict import (
+    get_model_state_dict,
+    get_optimizer_state_dict,
+)
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.nn.parallel import DistributedDataParallel
+
+from evac.errors import ConfigError, GenerationError
+
+MODEL, OPTIMIZER = "model", "optimizer"
+
+
+class TrainingState:
+    """A model and its optimizer, by DCP's names.
+
+    Raises:
+        ConfigError: The model is wrapped in the older FSDP, whose state has no stable names.
+    """
+
+    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self.model = model
+        self.optimizer = optimizer
+        if any(isinstance(module, FullyShardedDataParallel) for module in model.modules()):
+            raise ConfigError("Checkpointer", "model", "a plain, DDP or fully_shard module")
+
+    def unready(self) -> str:
+        """Why the state cannot be planned yet; "" where it can."""
+        if self.optimizer.state or _stateless(self.optimizer):
+            return ""
+        return "the optimizer holds no state yet: call step() after the first optimizer.step()"
+
+    def read(self) -> dict[str, Any]:
+        """What `get_state_dict` would give: tensors are shared with training, not copied."""
+        model = self.read_model()
+        packed = self.optimizer.state_dict()
+        names = self.parameter_names()
+        by_number = dict(enumerate(name for group in names for name in group))
+        state = {by_number.get(number, number): one for number, one in packed["state"].items()}
+        groups = [
+            {**group, "params": list(names)}
+            for group, names in zip(packed["param_groups"], names, strict=True)
+        ]
+        return {MODEL: model, OPTIMIZER: {"state": state, "param_groups": groups}}
+
+    def read_model(self) -> dict[str, Any]:
+        """The model's half of `read`."""
+        rename = _renaming(self.model)
+        return {rename(key): value for key, value in self.model.state_dict().items()}
+
+    def parameter_names(self) -> list[list[str]]:
+        """The optimizer's parameters by name, group by group.
+
+        Raises:
+            GenerationError: The optimizer holds a parameter that the model does not.
+        """
+        rename = _renaming(self.model)
+        named = {id(one): rename(name) for name, one in self.model.named_parameters()}
+        found: list[list[str]] = []
+        for number, group in enumerate(self.optimizer.param_groups):
+            try:
+                found.append([named[id(one)] for one in group["params"]])
+            except KeyError as error:
+                reason = f"param group {number} holds a parameter that is not the model's"
+                raise GenerationError("optimizer", reason) from error
+        return found
+
+    def parameters(self) -> Mapping[str, torch.Tensor]:
+        """The model's parameters by name."""
+        rename = _renaming(self.model)
+        return {rename(name): one for name, one in self.model.named_parameters()}
+
+    def load_model(self, state: Mapping[str, Any]) -> None:
+        """Put *state* (by DCP's names) in the model."""
+        rename = _renaming(self.model)
+        self.model.load_state_dict({key: state[rename(key)] for key in self.model.state_dict()})
+
+    def check(self, state: Mapping[str, Any]) -> None:
+        """Compare the names in *state*, from `read`, with those that torch gives.
+
+        Raises:
+            GenerationError: They differ: a wrapper that this version does not know.
+        """
+        theirs: set[str] = set(get_model_state_dict(self.model))
+        if differing := theirs ^ set(state[MODEL]):
+            raise GenerationError("model", f"unknown wrapper: {sorted(differing)[0]}")
+        if self.optimizer.state:  # else asking would run a step
+            osd = get_optimizer_state_dict(self.model, self.optimizer)
+            if differing := set(osd["state"]) ^ set(state[OPTIMIZER]["state"]):
+                raise GenerationError("optimizer", f"unknown wrapper: {sorted(differing)[0]}")
+
+
+def _renaming(model: torch.nn.Module) -> Callable[[str], str]:
+    """From a module's key to DCP's: DDP's and torch.compile's wrappers vanish."""
+    wrapped = sorted(
+        (
+            f"{name}.module." if name else "module."
+            for name, module in model.named_modules()
+            if isinstance(module, DistributedDataParallel)
+        ),
+        key=len,
+        reverse=True,
+    )
+
+    def rename(key: str) -> str:
+        for prefix in wrapped:
+            if key.startswith(prefix):
+                key = prefix.removesuffix("module.") + key[len(prefix) :]
+        return key.replace("_orig_mod.", "")
+
+    return rename
+
+
+def _stateless(optimizer: torch.optim.Optimizer) -> bool:
+    # Its state stays empty for ever; of any other optimizer that is empty, state will come.
+    return isinstance(optimizer, torch.optim.SGD) and not any(
+        group["momentum"] for group in optimizer.param_groups
+    )

@@ -1,0 +1,58 @@
+"""The ranks of this job as plain values: who am I, what do the others say.
+
+Works without `torch.distributed` too: a world of one. Every method is a collective: all
+ranks call it, in the same order.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import TypeVar, cast
+
+import torch.distributed as dist
+
+from evac.errors import GenerationError
+
+T = TypeVar("T")
+log = logging.getLogger("evac")
+
+
+class World:
+    """Rank and size, read once from the default process group."""
+
+    def __init__(self) -> None:
+        self.distributed = dist.is_available() and dist.is_initialized()
+        self.rank: int = dist.get_rank() if self.distributed else 0
+        self.size: int = dist.get_world_size() if self.distributed else 1
+
+    def gather(self, mine: T) -> list[T]:
+        """What every rank brought, by rank."""
+        if not self.distributed:
+            return [mine]
+        found: list[T | None] = [None] * self.size
+        dist.all_gather_object(found, mine)
+        return cast("list[T]", found)
+
+    def broadcast(self, value: T | None) -> T:
+        """What rank 0 brought."""
+        if not self.distributed:
+            return cast("T", value)
+        box: list[T | None] = [value]
+        dist.broadcast_object_list(box, src=0)
+        return cast("T", box[0])
+
+    def agree(self, what: str, act: Callable[[], T]) -> list[T]:
+        """Do *act* on every rank and share what came of it.
+
+        Raises:
+            GenerationError: On all ranks alike, where it failed on one of them.
+        """
+        outcome: tuple[T | None, str]
+        try:
+            outcome = (act(), "")
+        except Exception as error:  # noqa: BLE001 - the others wait: the failure travels to them, and is raised below
+            outcome = (None, f"{type(error).__name__}: {error}")
+        shared = self.gather(outcome)
+        for rank, (_, failure) in enumerate(shared):
+            if failure:
+                raise GenerationError(what, f"rank {rank}: {failure}")
+        return [cast("T", value) for value, _ in shared]
