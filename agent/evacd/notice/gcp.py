@@ -51,14 +51,12 @@ def gcp_client(
     limits: Limits | None = None,
     where: str = "metadata",
 ) -> MetadataClient:
-    """A client that speaks GCE's protocol.
+    """A client at GCE's address.
 
     Raises:
         ConfigError: *url* is no ``http://ADDRESS[:PORT]``; says *where* it was set.
     """
-    return MetadataClient(
-        session, url, headers=FLAVOR, check=google_flavor, limits=limits, where=where
-    )
+    return MetadataClient(session, url, limits=limits, where=where)
 
 
 class GcpSource:
@@ -107,9 +105,11 @@ class GcpSource:
 
     async def _ask(self, *, etag: str) -> Answer | Failed:
         if not etag:
-            return await self._client.ask(ROOT + PREEMPTED)
+            return await self._client.ask(ROOT + PREEMPTED, headers=FLAVOR, check=google_flavor)
         return await self._client.ask(
             ROOT + PREEMPTED,
+            headers=FLAVOR,
+            check=google_flavor,
             params={
                 "wait_for_change": "true",
                 "last_etag": etag,

@@ -100,24 +100,18 @@ class MetadataClient:
         session: aiohttp.ClientSession,
         url: str,
         *,
-        headers: Mapping[str, str] | None = None,
-        check: Check | None = None,
         limits: Limits | None = None,
         where: str = "metadata",
     ) -> None:
         """Raise `ConfigError` where *url* is no ``http://ADDRESS[:PORT]``.
 
         Args:
-            headers: Go with every request.
-            check: Says of an answer why it cannot be the service's own; None where it can.
             where: The setting's place, for the error: a file and line, a flag.
         """
         if session.trust_env:
             raise ValueError("a metadata session never trusts the proxy environment")
         self.url = _checked(url, where)
         self._session = session
-        self._headers = dict(headers or {})
-        self._check = check
         self._limits = limits or Limits()
 
     async def ask(
@@ -128,6 +122,7 @@ class MetadataClient:
         params: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
+        check: Check | None = None,
         hang_seconds: float | None = None,
     ) -> Answer | Failed:
         """One request, one answer; ends within the time-outs, whatever the far end does.
@@ -135,7 +130,7 @@ class MetadataClient:
         Args:
             path: Begins with a slash.
             params: Become query parameters.
-            headers: Replace those of the same name.
+            check: Says of an answer why it cannot be the service's own; None where it can.
             hang_seconds: How long the service was asked to hold the answer back; None for a
                 plain request.
         """
@@ -147,7 +142,7 @@ class MetadataClient:
                 method,
                 self.url + path,
                 params=params,
-                headers={**self._headers, **(headers or {})},
+                headers=headers,
                 data=body,
                 allow_redirects=False,
                 # All of it has one limit, so that a body in drips cannot go on for ever.
@@ -178,7 +173,7 @@ class MetadataClient:
             return Failed(f"the connection broke: {type(error).__name__}", _UNREACHABLE)
         if answer.status == 200 and _is_html(answer):
             return Failed("the answer is an HTML page", _IN_BETWEEN)
-        return (self._check(answer) if self._check else None) or answer
+        return (check(answer) if check else None) or answer
 
 
 async def _capped(content: aiohttp.StreamReader) -> bytes | None:

@@ -164,9 +164,9 @@ async def test_a_session_that_trusts_the_environment_is_refused() -> None:
 
 async def test_a_check_turns_an_answer_down(session: aiohttp.ClientSession) -> None:
     async with raw_server(saying(http(b"TRUE"))) as url:
-        client = MetadataClient(session, url, check=lambda _: Failed("foreign"))
+        client = MetadataClient(session, url)
 
-        assert await client.ask("/key") == Failed("foreign")
+        assert await client.ask("/key", check=lambda _: Failed("foreign")) == Failed("foreign")
 
 
 @pytest.mark.parametrize(
