@@ -4,7 +4,8 @@ Each check runs in a thread of its own with its own time limit, so that a hung m
 silent network costs one line and not the table.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -54,8 +55,9 @@ def checks(config: Config, clock: Clock) -> Iterator[Check]:
         probe = partial(
             check_store, url, durable_anyway=durable, seconds=STORE_SECONDS, clock=clock
         )
-        yield Check("store", probe, STORE_SECONDS + _GRACE_SECONDS)
-    yield Check("metadata", partial(check_metadata, config.notice, clock))
+        yield Check("store", partial(_awaited, probe), STORE_SECONDS + _GRACE_SECONDS)
+    ask = partial(check_metadata, config.notice, clock)
+    yield Check("metadata", partial(_awaited, ask))
     yield Check("sockets", partial(check_sockets, config.sockets))
     yield Check("daemon", partial(check_daemon, config.sockets))
     yield Check("policy", partial(check_policy, config.policy))
@@ -83,6 +85,10 @@ def examine(all_checks: Iterable[Check]) -> Report:
         finally:
             pool.shutdown(wait=False)
     return Report(tuple(findings), stuck)
+
+
+def _awaited(check: Callable[[], Coroutine[None, None, Finding]]) -> Finding:
+    return asyncio.run(check())
 
 
 def _configuration(config: Config) -> Finding:

@@ -1,6 +1,5 @@
 """The metadata service, the cordon's program and the departure's webhook."""
 
-import asyncio
 import shutil
 import stat
 
@@ -13,7 +12,7 @@ from evacd.facts import Cancelled, Noticed, Probe, Quiet, Unknown
 _NO_CLOUD = 'if this is no VM of that cloud: cloud = "none"'
 
 
-def check_metadata(config: NoticeConfig, clock: Clock) -> Finding:
+async def check_metadata(config: NoticeConfig, clock: Clock) -> Finding:
     """The cloud's metadata service answers one question."""
     name = "metadata"
     if config.cloud == "none":
@@ -21,7 +20,7 @@ def check_metadata(config: NoticeConfig, clock: Clock) -> Finding:
         return Finding(name, Verdict.OK, detail)
     where = f"{config.cloud} at {config.metadata_url}"
     try:
-        answer = asyncio.run(_ask(config, clock))
+        answer = await _ask(config, clock)
     except EvacError as error:
         return Finding(name, Verdict.FAIL, str(error), "correct notice.metadata_url")
     match answer:

@@ -3,11 +3,10 @@
 import asyncio
 import mmap
 import secrets
-from collections.abc import Coroutine
 from contextlib import suppress
 from pathlib import Path
 
-from evac.errors import EvacError, StoreError
+from evac.errors import ConfigError, StoreError
 from evac.store import Store, open_store
 from evacd.check import mounts
 from evacd.check.findings import Finding, Verdict
@@ -18,11 +17,12 @@ PROBE_NBYTES = 16 * 1024 * 1024
 NAME = "store"
 
 
-def check_store(url: str, *, durable_anyway: bool, seconds: float, clock: Clock) -> Finding:
+async def check_store(url: str, *, durable_anyway: bool, seconds: float, clock: Clock) -> Finding:
     """Try *url* for at most *seconds*."""
     shown = without_secrets(url)
     try:
-        rates = asyncio.run(_within(seconds, _exercise(open_store(url), clock)))
+        async with asyncio.timeout_at(asyncio.get_running_loop().time() + seconds):
+            rates = await _exercise(open_store(url), clock)
     except TimeoutError:
         return Finding(
             NAME,
@@ -30,12 +30,14 @@ def check_store(url: str, *, durable_anyway: bool, seconds: float, clock: Clock)
             f"{shown}: {PROBE_NBYTES >> 20} MiB took more than {seconds:g} s",
             "a store this slow saves little within a notice; is the network or the disk healthy?",
         )
-    except EvacError as error:
-        reason = error.reason if isinstance(error, StoreError) else str(error)
+    except ConfigError as error:
+        # Its own text repeats the URL, which may hold a password.
+        return Finding(NAME, Verdict.FAIL, shown, f"give {error.expected}")
+    except StoreError as error:
         return Finding(
             NAME,
             Verdict.FAIL,
-            f"{shown}: {reason}",
+            f"{shown}: {error.reason}",
             "make it exist and writable for this user, or give another --store",
         )
     if url.startswith("file://"):
@@ -48,11 +50,6 @@ def check_store(url: str, *, durable_anyway: bool, seconds: float, clock: Clock)
                 "give a store that outlives this machine, or --store-is-durable if this is meant",
             )
     return Finding(NAME, Verdict.OK, f"{shown}: {rates}")
-
-
-async def _within(seconds: float, work: Coroutine[None, None, str]) -> str:
-    async with asyncio.timeout_at(asyncio.get_running_loop().time() + seconds):
-        return await work
 
 
 async def _exercise(store: Store, clock: Clock) -> str:

@@ -174,5 +174,6 @@ def _shown(one: Setting, value: object) -> str:
     if isinstance(value, str) and "://" in value:
         return without_secrets(value)
     if isinstance(value, float):
-        return f"{value:g}"
+        short = f"{value:g}"
+        return short if float(short) == value else str(value)
     return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,130 @@
+"""Sockets, state, memory and files, on real directories and sockets."""
+
+import os
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from evacd.check import Verdict
+from evacd.check.machine import (
+    check_daemon,
+    check_files,
+    check_memory,
+    check_policy,
+    check_sockets,
+    check_state,
+    mem_available,
+)
+from evacd.config import Budget, MemoryConfig, PolicyConfig, SocketConfig, StateConfig
+
+as_user = pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+
+
+@pytest.fixture
+def sockets(tmp_path: Path) -> SocketConfig:
+    folder = tmp_path / "run"
+    return SocketConfig(workload=folder / "evacd.sock", admin=folder / "admin.sock")
+
+
+def test_a_directory_that_can_be_made_is_enough_and_is_not_made(sockets: SocketConfig) -> None:
+    assert check_sockets(sockets).verdict is Verdict.OK
+    assert not sockets.workload.parent.exists()
+
+
+@pytest.mark.parametrize(("mode", "verdict"), [(0o777, Verdict.FAIL), (0o1777, Verdict.OK)])
+def test_a_directory_where_anybody_may_replace_the_socket_fails(
+    sockets: SocketConfig, mode: int, verdict: Verdict
+) -> None:
+    sockets.workload.parent.mkdir()
+    sockets.workload.parent.chmod(mode)
+
+    assert check_sockets(sockets).verdict is verdict
+
+
+def test_a_file_in_place_of_the_directory_fails(sockets: SocketConfig) -> None:
+    sockets.workload.parent.write_text("")
+
+    assert "not a directory" in check_sockets(sockets).detail
+
+
+def test_a_dangling_link_in_place_of_the_directory_fails(sockets: SocketConfig) -> None:
+    sockets.workload.parent.symlink_to("/nowhere/at/all")
+
+    assert "not a directory" in check_sockets(sockets).detail
+
+
+@as_user
+def test_a_directory_without_write_permission_fails(sockets: SocketConfig) -> None:
+    sockets.workload.parent.mkdir(mode=0o500)
+
+    assert "not writable" in check_sockets(sockets).detail
+
+
+def test_what_no_kernel_could_bind_fails(sockets: SocketConfig, tmp_path: Path) -> None:
+    assert "longer" in check_sockets(replace(sockets, admin=tmp_path / ("a" * 108))).detail
+    assert "too" in check_sockets(replace(sockets, admin=sockets.workload)).detail
+    assert "no group" in check_sockets(replace(sockets, admin_group="no-such-group")).detail
+
+
+def test_a_running_daemon_is_told_from_a_dead_one(sockets: SocketConfig) -> None:
+    sockets.workload.parent.mkdir()
+    assert check_daemon(sockets).detail == "none is running"
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+        server.bind(str(sockets.workload))
+        server.listen()
+        assert "is listening" in check_daemon(sockets).detail
+
+    dead = check_daemon(sockets)
+    assert (dead.verdict, "dead one" in dead.detail) == (Verdict.OK, True)
+
+
+def test_something_else_on_the_socket_path_is_a_warning(sockets: SocketConfig) -> None:
+    sockets.workload.parent.mkdir()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+        server.bind(str(sockets.workload))
+        server.listen()
+
+        assert check_daemon(sockets).verdict is Verdict.WARN
+
+
+def test_a_missing_state_directory_is_made(tmp_path: Path) -> None:
+    config = StateConfig(dir=tmp_path / "a" / "b")
+
+    assert check_state(config).verdict is Verdict.OK
+    assert list(config.dir.iterdir()) == []
+
+
+def test_a_state_directory_that_cannot_be_fails_clearly(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    for path in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/evac")):
+        finding = check_state(StateConfig(dir=path))
+        assert finding.verdict is Verdict.FAIL
+        assert finding.detail.startswith(f"{path}: ")
+
+
+@pytest.mark.parametrize(
+    ("budget", "verdict"), [("50%", Verdict.OK), ("95%", Verdict.WARN), ("900TiB", Verdict.FAIL)]
+)
+def test_a_budget_that_is_not_there_fails(budget: str, verdict: Verdict) -> None:
+    assert check_memory(MemoryConfig(budget=Budget.parse(budget))).verdict is verdict
+
+
+def test_available_memory_is_read_from_its_own_line() -> None:
+    assert mem_available("MemTotal: 9 kB\nMemAvailable:   12 kB\nX: 1\n") == 12 * 1024
+    assert mem_available("MemTotal: 9 kB\n") == 0
+
+
+def test_few_open_files_never_fail() -> None:
+    assert check_files().verdict in {Verdict.OK, Verdict.WARN}
+
+
+def test_users_that_do_not_exist_are_named() -> None:
+    finding = check_policy(PolicyConfig(allow_users=("root", "nobody-here-by-this-name")))
+
+    assert finding.verdict is Verdict.WARN
+    assert finding.detail == "no such user: nobody-here-by-this-name"
+    assert check_policy(PolicyConfig()).verdict is Verdict.OK
