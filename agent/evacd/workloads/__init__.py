@@ -1,0 +1,29 @@
+"""Who is on board: registered processes, their memory, and the sockets between.
+
+::
+
+    sockets -> session -> desk -> roster (pure: decides)
+                            |
+                         staging -> regions (memory, checksums)
+
+`Board` is all that the daemon and the flush see of it.
+"""
+
+from evacd.workloads.board import Board
+from evacd.workloads.happenings import Died, Dropped, Happening, Joined, Left, StagedOne
+from evacd.workloads.part import Part
+from evacd.workloads.settings import BoardSettings
+from evacd.workloads.turns import TurnResult
+
+__all__ = [
+    "Board",
+    "BoardSettings",
+    "Died",
+    "Dropped",
+    "Happening",
+    "Joined",
+    "Left",
+    "Part",
+    "StagedOne",
+    "TurnResult",
+]

@@ -1,0 +1,192 @@
+"""The facade: both sockets, and what the daemon and the flush ask of who is on board."""
+
+import asyncio
+import contextlib
+import grp
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import NoReturn
+
+from evac.errors import EvacError
+from evac.generation import Generation
+from evac.wire import Advice, Cancel, Drain, Message, Mode, StandDown, Turn
+from evacd.clock import Clock
+from evacd.errors import StateError
+from evacd.facts import Notice, Order, Unit
+from evacd.workloads.desk import Desk
+from evacd.workloads.happenings import Happening
+from evacd.workloads.part import Part
+from evacd.workloads.peer import peer_of
+from evacd.workloads.roster import Roster
+from evacd.workloads.session import Door, Session
+from evacd.workloads.settings import BoardSettings
+from evacd.workloads.snapshot import snapshot
+from evacd.workloads.sockets import Link, Listener
+from evacd.workloads.staging import Staging
+from evacd.workloads.turns import TurnResult, Turns
+
+
+class NotServing(EvacError):
+    """Nobody can be told anything before `Board.serve` is ready."""
+
+    def __init__(self) -> None:
+        super().__init__("the sockets are not open")
+
+
+class Board:
+    """Who is on board of this node, and what they hold. For the loop's thread alone.
+
+    Args:
+        happened: Told every happening, on the loop; must not raise.
+        status: What `evac status` shows.
+        admin: Carries out what came over the admin socket and gives the answer.
+    """
+
+    def __init__(
+        self,
+        settings: BoardSettings,
+        *,
+        clock: Clock,
+        happened: Callable[[Happening], None],
+        status: Callable[[], Mapping[str, object]],
+        admin: Callable[[Drain | Cancel], Message],
+    ) -> None:
+        self.ready = asyncio.Event()
+        self._settings = settings
+        self._clock = clock
+        self._happened = happened
+        self._status = status
+        self._admin = admin
+        self._roster = Roster(budget=settings.memory_bytes)
+        self._turns = Turns()
+        self._staging = Staging(self._roster, limit=settings.slots, happened=happened)
+        self._desk: Desk | None = None
+
+    async def serve(self) -> NoReturn:
+        """Listen on both sockets until cancelled; sets `ready` once both do.
+
+        Raises:
+            AlreadyRunning: Another daemon answers there.
+            StateError: A directory, file or group cannot be used.
+        """
+        with contextlib.ExitStack() as doors:
+            doors.callback(self._staging.close)
+            desk = Desk(
+                self._settings,
+                clock=self._clock,
+                happened=self._happened,
+                status=self._status,
+                admin=self._admin,
+                roster=self._roster,
+                staging=self._staging,
+                turns=self._turns,
+            )
+            doors.callback(desk.close)
+            self._open(desk, doors)
+            self._desk = desk
+            await desk.run(self.ready)
+        raise AssertionError("it runs until it is cancelled")
+
+    # --- what the planner and the flush ask ----------------------------------------------
+
+    def units(self) -> tuple[Unit, ...]:
+        """One per job that has anybody on board, in the order of their coming."""
+        return self._roster.units(self._settings.lane)
+
+    def hold(self, unit: str, generation: Generation) -> AbstractContextManager[tuple[Part, ...]]:
+        """Pin a generation for as long as the context is open, whatever its workloads do.
+
+        Its parts come by rank; they and their memory are valid inside the context.
+
+        Raises:
+            GenerationError: On entering: it is not complete on all ranks here, or gone.
+        """
+        return self._staging.hold(unit, generation)
+
+    def mark_durable(self, unit: str, generation: Generation) -> None:
+        """It is whole in a durable store: neither it nor an older one is a candidate any more."""
+        self._roster.mark_durable(unit, generation)
+        self._staging.collect()
+
+    async def turn(self, unit: str, *, seconds: float, order: str) -> TurnResult:
+        """Let every callback workload of *unit* flush itself.
+
+        Ends when all have answered or died, or when *seconds* have passed.
+        """
+        job = self._roster.jobs.get(unit)
+        callers = [w for w in job.members if w.mode is Mode.CALLBACK] if job else []
+        if not callers:
+            return TurnResult(ok=False, nbytes=0, reason="nobody of it is on board")
+        number = self._turns.begin({one.id: one.rank for one in callers})
+        message = Turn(turn=number, seconds=min(1e9, max(0.0, seconds)), order=order)
+        for one in callers:
+            session = self._reach().session(one)
+            if session is None:
+                self._turns.refuse(number, one.id, "is not connected")
+            else:
+                session.reply(message)
+        return await self._turns.result(number, seconds=seconds)
+
+    # --- what everybody is told ----------------------------------------------------------
+
+    def give(self, order: Order) -> int:
+        """Tell everybody aboard, and whoever comes later; returns how many were told now.
+
+        Given again, with a later amendment, it replaces the former.
+        """
+        desk = self._reach()
+        desk.order = order
+        return desk.tell(desk.order_message(order))
+
+    def stand_down(self, order: Order, reason: str) -> int:
+        """The order is withdrawn; returns how many were told."""
+        desk = self._reach()
+        if desk.order is not None and desk.order.id == order.id:
+            desk.order = None
+        return desk.tell(StandDown(order=order.id, reason=reason[:512]))
+
+    def advise(self, notice: Notice) -> int:
+        """Pass on an advisory notice; returns how many were told."""
+        return self._reach().tell(Advice(source=notice.source[:64], kind=notice.kind[:64]))
+
+    def snapshot(self) -> dict[str, object]:
+        """Who is on board and what the memory holds, as JSON takes it."""
+        return snapshot(self._roster, self._staging.regions)
+
+    # --- the inside ----------------------------------------------------------------------
+
+    def _reach(self) -> Desk:
+        if self._desk is None:
+            raise NotServing
+        return self._desk
+
+    def _open(self, desk: Desk, doors: contextlib.ExitStack) -> None:
+        settings, loop = self._settings, asyncio.get_running_loop()
+        gid = _gid(settings.admin_group) if settings.admin_group else None
+        for door, path, mode, group in (
+            (Door.ADMIN, settings.admin_path, 0o600 if gid is None else 0o660, gid),
+            (Door.WORKLOAD, settings.workload_path, settings.workload_mode, None),
+        ):
+            accepted = partial(self._accept, desk, door)
+            listener = Listener(path, mode=mode, gid=group, loop=loop, accepted=accepted)
+            doors.callback(listener.close)
+
+    def _accept(self, desk: Desk, door: Door, sock: socket.socket) -> None:
+        try:
+            peer = peer_of(sock)
+        except OSError:
+            sock.close()
+            return
+        link = Link(sock, asyncio.get_running_loop())
+        session = Session(link, door, peer, desk, opened=self._clock.monotonic())
+        link.receiver = session
+        desk.opened(session)
+
+
+def _gid(group: str) -> int:
+    try:
+        return grp.getgrnam(group).gr_gid
+    except KeyError as error:
+        raise StateError(group, "there is no such group for the admin socket") from error

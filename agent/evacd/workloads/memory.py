@@ -1,0 +1,135 @@
+"""Shared memory that the daemon owns: created, sized, warmed and sealed here.
+
+The owner of a slot gets its fd and may write any byte, but can neither shrink nor grow it
+(memfd_create(2), fcntl(2) F_ADD_SEALS), so that no read of ours ever meets SIGBUS.
+F_SEAL_WRITE is impossible while the owner has it mapped: what it holds is checked, not trusted.
+"""
+
+import ctypes
+import fcntl
+import mmap
+import os
+import threading
+from collections.abc import Callable
+
+import structlog
+
+log = structlog.get_logger()
+
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+# Small enough that a client's death stops the work within milliseconds.
+_CHUNK = 32 * 1024 * 1024
+# madvise(2), since Linux 5.14: faults pages in, writable, without a signal when memory is short.
+_MADV_POPULATE_WRITE = 23
+_UNKNOWN_ADVICE = 22  # EINVAL: an older kernel
+
+# A CDLL call releases the GIL; mmap.madvise holds it, for a second per GiB.
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+
+class Stopped(Exception):
+    """Nobody wants the memory any more."""
+
+
+class Region:
+    """One sealed memfd and the daemon's read-only mapping of it.
+
+    Several parties use it at once (the roster, a flush, the checksums); the last one to let
+    go closes it. Any thread may call `keep` and `let_go`.
+    """
+
+    def __init__(self, fd: int, nbytes: int) -> None:
+        self.fd = fd
+        self.nbytes = nbytes
+        self._map = mmap.mmap(fd, nbytes, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+        self._users = 1
+        self._lock = threading.Lock()
+
+    def view(self, offset: int, nbytes: int) -> memoryview:
+        """Read-only bytes; to be released before the region is let go."""
+        with memoryview(self._map) as whole:
+            return whole[offset : offset + nbytes]
+
+    def keep(self) -> "Region":
+        """One more user."""
+        with self._lock:
+            self._users += 1
+        return self
+
+    def let_go(self) -> bool:
+        """One user less; True for the last one, who must see that `close` is called."""
+        with self._lock:
+            self._users -= 1
+            return self._users == 0
+
+    def close(self) -> None:
+        """Give the memory back. Takes about 0.1 s per GiB, so not on the event loop."""
+        os.close(self.fd)
+        try:
+            self._map.close()
+        except BufferError:
+            # Someone still has a view: the mapping goes when the view does.
+            log.warning("memory.outlived", nbytes=self.nbytes)
+
+
+def build(nbytes: int, stop: Callable[[], bool]) -> Region:
+    """A warm, sealed region of *nbytes* (whole pages). Blocks; releases the GIL.
+
+    Raises:
+        OSError: The system has no memory or no fd for it.
+        Stopped: *stop* became true meanwhile.
+    """
+    fd = os.memfd_create("evac-slot", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.fchmod(fd, 0o600)
+        os.ftruncate(fd, nbytes)
+        _warm(fd, nbytes, stop)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
+        return Region(fd, nbytes)
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def sealed_bytes(data: bytes) -> int:
+    """A read-only memfd with *data*, for an answer that may outgrow a packet."""
+    fd = os.memfd_create("evac-answer", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(fd, len(data))
+        written = 0
+        while written < len(data):
+            written += os.pwrite(fd, data[written:], written)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS | fcntl.F_SEAL_WRITE)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _warm(fd: int, nbytes: int, stop: Callable[[], bool]) -> None:
+    """Touch every page once: a cold slot stages at 0.7 GB/s, a warm one at 4.5."""
+    with mmap.mmap(fd, nbytes, flags=mmap.MAP_SHARED) as mapped:
+        first = ctypes.c_char.from_buffer(mapped)
+        address = ctypes.addressof(first)
+        try:
+            for offset in range(0, nbytes, _CHUNK):
+                if stop():
+                    raise Stopped
+                length = min(_CHUNK, nbytes - offset)
+                if _libc.madvise(address + offset, length, _MADV_POPULATE_WRITE) == 0:
+                    continue
+                number = ctypes.get_errno()
+                if number != _UNKNOWN_ADVICE:
+                    raise OSError(number, os.strerror(number))
+                _write_zeros(fd, offset, length)
+        finally:
+            # Its buffer would keep the mapping from being closed.
+            del first
+
+
+def _write_zeros(fd: int, offset: int, nbytes: int) -> None:
+    zeros = bytes(1024 * 1024)
+    end = offset + nbytes
+    while offset < end:
+        offset += os.pwrite(fd, zeros[: end - offset], offset)

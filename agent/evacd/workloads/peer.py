@@ -1,0 +1,121 @@
+"""Who is at the other end of a socket, and whether that process still lives.
+
+Sources: unix(7) SO_PEERCRED; SO_PEERPIDFD (Linux 6.5, include/uapi/asm-generic/socket.h: 77);
+pidfd_open(2); proc_pid_stat(5), field 22; pidfs (Linux 6.9) gives every process an inode.
+"""
+
+import itertools
+import os
+import pwd
+import select
+import socket
+import struct
+import time
+from dataclasses import dataclass
+
+from evacd.workloads.job import Process
+
+SO_PEERPIDFD = 77
+_CREDENTIALS = struct.Struct("3i")
+_FD = struct.Struct("i")
+_UNKNOWN = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Peer:
+    """What the kernel says of the process that connected.
+
+    Attributes:
+        pid: 0 where it lives outside the daemon's pid namespace.
+        user: Name of the uid here; None where it has none.
+        accepted: Clock ticks after boot: a process that started later is not this one.
+    """
+
+    pid: int
+    uid: int
+    gid: int
+    user: str | None
+    accepted: int
+
+
+class PeerGone(Exception):
+    """The process has ended, or cannot be seen from here; the message says which."""
+
+
+def peer_of(sock: socket.socket) -> Peer:
+    """Ask the kernel who connected."""
+    raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, gid = _CREDENTIALS.unpack(raw)
+    try:
+        user = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        user = None
+    # Boot time and not the injected clock: it is compared with the kernel's own.
+    ticks = time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK")
+    return Peer(pid, uid, gid, user, int(ticks) + 1)
+
+
+def identify(sock: socket.socket, peer: Peer, *, option: int = SO_PEERPIDFD) -> tuple[Process, int]:
+    """The process and a pidfd of it, which the caller closes.
+
+    Args:
+        option: The socket option that gives a pidfd; for kernels that have none, pidfd_open
+            is used and the start time checked.
+
+    Raises:
+        PeerGone: There is no such process to be seen any more.
+    """
+    pidfd = _pidfd(sock, peer, option)
+    try:
+        if peer.pid == 0:
+            return Process(0, _pidfs_inode(pidfd), peer.uid, peer.gid), pidfd
+        started = _started(peer.pid)
+        # Alive after the look at /proc: the pid was its own all the time.
+        if not alive(pidfd):
+            raise PeerGone("the process has ended")
+        if started > peer.accepted:
+            raise PeerGone("the process has ended, and its pid is another's")
+    except BaseException:
+        os.close(pidfd)
+        raise
+    return Process(peer.pid, started, peer.uid, peer.gid), pidfd
+
+
+def alive(pidfd: int) -> bool:
+    """A pidfd becomes readable when its process ends."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return not poll.poll(0)
+
+
+def _pidfd(sock: socket.socket, peer: Peer, option: int) -> int:
+    try:
+        return int(_FD.unpack(sock.getsockopt(socket.SOL_SOCKET, option, _FD.size))[0])
+    except OSError:
+        pass
+    if peer.pid == 0:
+        raise PeerGone("the process is outside evacd's pid namespace: run evacd in the host's")
+    try:
+        return os.pidfd_open(peer.pid)
+    except OSError as error:
+        raise PeerGone("the process has ended") from error
+
+
+def _started(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            stat = file.read()
+        # The name in parentheses may hold anything, parentheses too; field 3 follows it.
+        return int(stat.rpartition(b")")[2].split()[19])
+    except (OSError, ValueError, IndexError) as error:
+        raise PeerGone("the process has ended") from error
+
+
+def _pidfs_inode(pidfd: int) -> int:
+    """A number of the process itself; below Linux 6.9 one that never comes again."""
+    event = os.eventfd(0)
+    try:
+        mine, anonymous = os.fstat(pidfd), os.fstat(event)
+        return mine.st_ino if mine.st_dev != anonymous.st_dev else -next(_UNKNOWN)
+    finally:
+        os.close(event)

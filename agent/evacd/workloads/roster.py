@@ -1,0 +1,364 @@
+"""Who is on board, who holds which slot, and who may write where. Pure state.
+
+::
+
+    reserve -> FILLING -> filled -> FREE -> acquire -> WRITING -> staged -> COMPLETE
+                                     ^                  |  ^                   |
+                                     +---- release -----+  +---- acquire ------+
+
+A slot that is held is never granted, and neither is one whose loss would leave the job
+without its newest common generation, unless that one is durable. What has to be given
+back to the system is collected and fetched by `freed`: this file decides, it frees nothing.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from evac.errors import GenerationError
+from evac.generation import Generation
+from evac.segment import aligned
+from evac.wire import Mode, Register, Reserve
+from evacd.facts import Unit
+from evacd.workloads.budget import Evictable, fit, human
+from evacd.workloads.job import Job, Process, Shape, Slot, SlotState, Workload
+from evacd.workloads.policy import Refusal
+
+# The wire's own limit for the number of a slot.
+_NUMBERS = 1_000_000
+
+
+class Roster:
+    """Feed it what happened; it says who gets what.
+
+    Args:
+        budget: Bytes that all slots may take together.
+    """
+
+    def __init__(self, *, budget: int) -> None:
+        self.budget = budget
+        self.workloads: dict[int, Workload] = {}
+        self.jobs: dict[str, Job] = {}
+        self._slots: dict[int, Slot] = {}
+        self._freed: list[Slot] = []
+        self._workload_ids = 0
+        self._slot_keys = 0
+
+    @property
+    def used(self) -> int:
+        """Bytes of all slots, those that are still being filled or held included."""
+        return sum(slot.nbytes for slot in self._slots.values())
+
+    def freed(self) -> list[Slot]:
+        """Slots whose memory is to be given back, each told once."""
+        freed, self._freed = self._freed, []
+        return freed
+
+    def aboard(self) -> Mapping[int, int]:
+        """Live workloads per uid."""
+        return Counter(w.process.uid for w in self.workloads.values() if w.alive)
+
+    def seat(self, unit: str, rank: int) -> Workload | None:
+        """Who registered last for a rank, alive or dead."""
+        job = self.jobs.get(unit)
+        members = job.members if job else []
+        return next((one for one in reversed(members) if one.rank == rank), None)
+
+    # --- coming and going ---------------------------------------------------------------
+
+    def register(
+        self, message: Register, *, unit: str, process: Process, now: float
+    ) -> Workload | Refusal:
+        """Give *process* its rank; the same process may come again after a lost connection.
+
+        Coming again, it starts from nothing: what it had staged stays, what it was writing
+        it will write anew.
+        """
+        seat = self.seat(unit, message.rank)
+        if seat is not None and seat.alive and seat.process != process:
+            return Refusal(
+                f"rank {message.rank} of job {message.job} is already registered "
+                f"by pid {seat.process.pid}"
+            )
+        mode = Mode(message.mode)
+        for other in self.jobs[unit].members if unit in self.jobs else ():
+            if other.process.uid != process.uid:
+                return Refusal(f"job {message.job} belongs to uid {other.process.uid}")
+            if other.alive and other.mode is not mode:
+                return Refusal(f"job {message.job} takes part as {other.mode}, not as {mode}")
+        if seat is not None and seat.alive:
+            self._drop(s for s in seat.slots.values() if s.state is not SlotState.COMPLETE)
+            seat.world, seat.priority, seat.run = message.world, message.priority, message.run
+            seat.need_seconds, seat.shape = message.need_seconds, None
+            seat.reservation += 1
+            return seat
+        self._workload_ids += 1
+        workload = Workload(
+            id=self._workload_ids,
+            unit=unit,
+            job=message.job,
+            rank=message.rank,
+            world=message.world,
+            priority=message.priority,
+            mode=mode,
+            run=message.run,
+            need_seconds=message.need_seconds,
+            process=process,
+            arrived=now,
+            newest=seat.newest if seat else None,
+        )
+        self.workloads[workload.id] = workload
+        self.jobs.setdefault(unit, Job(unit)).members.append(workload)
+        if seat is not None and not seat.slots:
+            self._forget(seat)
+        return workload
+
+    def died(self, workload: Workload, *, now: float) -> None:
+        """Its process ended: what it was writing is torn, what it had staged is kept."""
+        workload.died = now
+        self._drop(s for s in workload.slots.values() if s.state is not SlotState.COMPLETE)
+        if workload.mode is Mode.CALLBACK or (
+            not workload.slots and self.seat(workload.unit, workload.rank) is not workload
+        ):
+            self._forget(workload)
+
+    def leave(self, workload: Workload) -> None:
+        """Its work is finished: nothing of it is to be saved."""
+        job = self.jobs[workload.unit]
+        for ranks in job.launches.values():
+            ranks.discard(workload.rank)
+        # With it goes what processes before it left behind for the same rank.
+        for one in [m for m in job.members if m.rank == workload.rank]:
+            self._drop(one.slots.values())
+            self._forget(one)
+
+    def expire(self, *, now: float, seconds: float) -> None:
+        """Forget who has been dead for *seconds*, with all that was kept for it."""
+        for one in list(self.workloads.values()):
+            if one.died is not None and now - one.died >= seconds:
+                self._drop(one.slots.values())
+                self._forget(one)
+
+    # --- memory -------------------------------------------------------------------------
+
+    def reserve(
+        self, workload: Workload, message: Reserve, *, limit: int
+    ) -> tuple[Slot, ...] | Refusal:
+        """As many slots as fit, up to what is wanted and *limit*; all still to be filled.
+
+        Replaces the workload's former reservation, where it is not refused: what was being
+        written there is given up, what is complete stays until it is superseded.
+        """
+        if workload.mode is Mode.CALLBACK:
+            return Refusal("a callback workload flushes by itself and has no slots")
+        if workload.newest and message.incarnation < workload.newest.incarnation:
+            return Refusal(
+                f"incarnation {message.incarnation} of rank {workload.rank} is over: "
+                f"{workload.newest} was staged since"
+            )
+        each, wanted = aligned(message.nbytes), min(message.slots, limit)
+        if workload.numbers + wanted > _NUMBERS:
+            return Refusal("this process has reserved too often")
+        old = [s for s in workload.slots.values() if s.state is not SlotState.COMPLETE]
+        returned = sum(slot.nbytes for slot in old if not slot.holds)
+        evictable = self._evictable()
+        free = self.budget - self.used + returned
+        found = fit(free=free, each=each, wanted=wanted, evictable=evictable)
+        if found is None:
+            return Refusal(
+                f"a slot of {human(each)} does not fit: the budget of this node is "
+                f"{human(self.budget)}, of which {human(self.used - returned)} are in use and "
+                f"{human(sum(one.nbytes for one in evictable))} of those could be freed"
+            )
+        self._drop([*old, *(self._slots[key] for key in found.evict)])
+        workload.reservation += 1
+        workload.shape = Shape(
+            body=message.body,
+            layout=message.layout,
+            incarnation=message.incarnation,
+            run=workload.run,
+            world=workload.world,
+        )
+        job = self.jobs[workload.unit]
+        job.launches.setdefault(message.incarnation, set()).add(workload.rank)
+        self._tidy(job)
+        return tuple(self._new_slot(workload, each) for _ in range(found.slots))
+
+    def filled(self, slot: Slot) -> None:
+        """Its memory is there; the slot may be granted."""
+        if slot.state is SlotState.FILLING and not slot.condemned:
+            slot.state = SlotState.FREE
+
+    def abandon(self, slots: Iterable[Slot]) -> None:
+        """Their memory could not be had, or nobody waits for it any more."""
+        self._drop(slot for slot in slots if slot.state is SlotState.FILLING)
+
+    def acquire(self, workload: Workload) -> Slot | Refusal:
+        """A slot to write in; asked twice without staging, the same one again."""
+        mine = [s for s in workload.slots.values() if s.reservation == workload.reservation]
+        free = next((s for s in mine if s.state is SlotState.WRITING), None)
+        if free is not None:
+            return free
+        free = next((s for s in mine if s.state is SlotState.FREE and not s.holds), None)
+        if free is None:
+            protected = self.jobs[workload.unit].protected()
+            spare = [
+                (slot.generation, slot)
+                for slot in mine
+                if slot.state is SlotState.COMPLETE
+                and slot.generation is not None
+                and slot.generation != protected
+                and not slot.holds
+            ]
+            if not spare:
+                return Refusal(f"no free slot: {_occupied(mine)}")
+            free = min(spare, key=lambda one: one[0])[1]
+        free.state, free.generation, free.body_nbytes = SlotState.WRITING, None, 0
+        return free
+
+    def release(self, workload: Workload, number: int) -> None:
+        """An acquired slot comes back unwritten."""
+        slot = workload.slots.get(number)
+        if slot is not None and slot.state is SlotState.WRITING:
+            slot.state = SlotState.FREE
+
+    def staging(self, workload: Workload, number: int, step: int) -> Slot | Refusal:
+        """The slot that is said to hold *step*, where it may; its bytes are unread yet."""
+        slot = workload.slots.get(number)
+        if slot is None or slot.state is not SlotState.WRITING:
+            return Refusal(f"slot {number} was not acquired")
+        generation = Generation(slot.shape.incarnation, step)
+        if workload.newest is not None and generation <= workload.newest:
+            return Refusal(f"{generation} is not newer than {workload.newest}, already staged")
+        return slot
+
+    def staged(self, slot: Slot, generation: Generation, *, body_nbytes: int) -> None:
+        """Its bytes were found to be what their owner says."""
+        slot.state, slot.generation, slot.body_nbytes = SlotState.COMPLETE, generation, body_nbytes
+        slot.owner.newest = generation
+        self._tidy(self.jobs[slot.owner.unit])
+
+    # --- what a flush asks --------------------------------------------------------------
+
+    def units(self, lane: str) -> tuple[Unit, ...]:
+        """One per job, in the order of their arrival."""
+        return tuple(job.unit(lane) for job in self.jobs.values())
+
+    def hold(self, unit: str, generation: Generation) -> tuple[Slot, ...]:
+        """Pin one generation's slots, by rank, until `unhold`.
+
+        Raises:
+            GenerationError: It is not complete on all ranks, or gone.
+        """
+        job = self.jobs.get(unit)
+        parts = dict(job.common()).get(generation) if job else None
+        if parts is None:
+            raise GenerationError(f"{unit} {generation}", "not complete on all ranks here")
+        slots = tuple(parts[rank] for rank in sorted(parts))
+        self.pin(slots)
+        return slots
+
+    def pin(self, slots: Iterable[Slot]) -> None:
+        """Keep the memory of *slots*, and keep it from being granted."""
+        for slot in slots:
+            slot.holds += 1
+
+    def unhold(self, slots: Iterable[Slot]) -> None:
+        """The counterpart of `hold` and `pin`."""
+        for slot in slots:
+            slot.holds -= 1
+            if slot.condemned and not slot.holds:
+                self._free(slot)
+        for unit in {slot.owner.unit for slot in slots}:
+            if unit in self.jobs:
+                self._tidy(self.jobs[unit])
+
+    def mark_durable(self, unit: str, generation: Generation) -> None:
+        """It is whole in a durable store: memory is no longer its only place."""
+        job = self.jobs.get(unit)
+        if job is not None and not job.is_durable(generation):
+            job.durable = generation
+            self._tidy(job)
+
+    # --- the inside ---------------------------------------------------------------------
+
+    def _new_slot(self, workload: Workload, nbytes: int) -> Slot:
+        if workload.shape is None:
+            raise ValueError("a slot belongs to a reservation")
+        self._slot_keys += 1
+        slot = Slot(
+            key=self._slot_keys,
+            number=workload.numbers,
+            owner=workload,
+            nbytes=nbytes,
+            shape=workload.shape,
+            reservation=workload.reservation,
+        )
+        workload.numbers += 1
+        workload.slots[slot.number] = self._slots[slot.key] = slot
+        return slot
+
+    def _evictable(self) -> list[Evictable]:
+        """Retired slots whose loss takes no job's newest common generation away."""
+        found = []
+        for job in self.jobs.values():
+            protected = job.protected()
+            found += [
+                Evictable(slot.key, slot.nbytes, job.is_durable(generation), generation)
+                for member in job.members
+                for generation, slot in member.complete()
+                if slot.retired and not slot.holds and generation != protected
+            ]
+        return found
+
+    def _tidy(self, job: Job) -> None:
+        """Free what a newer common generation supersedes and nobody will write again.
+
+        A dead process keeps the older generations of its own launch until they expire.
+        """
+        newest = job.newest_common()
+        if newest is None:
+            return
+        for member in list(job.members):
+            self._drop(
+                slot
+                for generation, slot in list(member.complete())
+                if slot.retired
+                and not slot.holds
+                and generation < newest
+                and (member.alive or generation.incarnation < newest.incarnation)
+            )
+            if not member.alive and not member.slots and self.seat(job.name, member.rank) != member:
+                self._forget(member)
+
+    def _drop(self, slots: Iterable[Slot]) -> None:
+        for slot in list(slots):
+            slot.owner.slots.pop(slot.number, None)
+            if not slot.condemned:
+                slot.condemned = True
+                if not slot.holds:
+                    self._free(slot)
+
+    def _free(self, slot: Slot) -> None:
+        del self._slots[slot.key]
+        self._freed.append(slot)
+
+    def _forget(self, workload: Workload) -> None:
+        self.workloads.pop(workload.id, None)
+        job = self.jobs[workload.unit]
+        job.members.remove(workload)
+        if not job.members:
+            del self.jobs[workload.unit]
+
+
+def _occupied(slots: list[Slot]) -> str:
+    if not slots:
+        return "nothing is reserved"
+    words = []
+    for slot in slots:
+        if slot.generation is None:
+            words.append("one is being prepared")
+        elif slot.holds:
+            words.append(f"step {slot.generation.step} is being flushed")
+        else:
+            words.append(f"step {slot.generation.step} is the newest that all ranks have")
+    return ", ".join(words)

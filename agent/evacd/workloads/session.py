@@ -1,0 +1,149 @@
+"""One connection's protocol: which word may come when, and through which door."""
+
+from enum import StrEnum
+from typing import Protocol
+
+from evac.errors import ProtocolError
+from evac.wire import (
+    PROTOCOL,
+    Acquire,
+    AskStatus,
+    Cancel,
+    Done,
+    Drain,
+    Hello,
+    Leave,
+    Message,
+    Packet,
+    Refuse,
+    Register,
+    Release,
+    Reserve,
+    Staged,
+    Welcome,
+    decode,
+    encode,
+)
+from evacd.workloads.job import Workload
+from evacd.workloads.peer import Peer
+from evacd.workloads.sockets import Link
+
+
+class Door(StrEnum):
+    """Which socket a connection came through."""
+
+    WORKLOAD = "workload"
+    ADMIN = "admin"
+
+
+class Stage(StrEnum):
+    """How far a connection has come."""
+
+    SILENT = "silent"
+    GREETED = "greeted"
+    ABOARD = "aboard"
+
+
+# Who may say what when. What drains a node is unknown at the workloads' door: a container's
+# root has uid 0 too, and only the file mode of the other door keeps it out.
+WORDS: dict[tuple[Door, Stage], frozenset[type[Message]]] = {
+    (Door.WORKLOAD, Stage.SILENT): frozenset({Hello}),
+    (Door.WORKLOAD, Stage.GREETED): frozenset({Register, AskStatus}),
+    (Door.WORKLOAD, Stage.ABOARD): frozenset(
+        {Reserve, Acquire, Staged, Release, Done, Leave, AskStatus}
+    ),
+    (Door.ADMIN, Stage.SILENT): frozenset({Hello}),
+    (Door.ADMIN, Stage.GREETED): frozenset({AskStatus, Drain, Cancel}),
+    (Door.ADMIN, Stage.ABOARD): frozenset(),
+}
+_FROM_WORKLOADS = WORDS[Door.WORKLOAD, Stage.GREETED] | WORDS[Door.WORKLOAD, Stage.ABOARD]
+_FROM_ADMINS = WORDS[Door.ADMIN, Stage.GREETED]
+
+
+class Desk(Protocol):
+    """Where a session takes what was said; answers by `Session.reply`."""
+
+    def welcome(self) -> Welcome:
+        """The daemon's half of the hello, in its own version."""
+        ...
+
+    def take(self, session: "Session", message: Message, re: int | None) -> None:
+        """One message that may be said at this point."""
+        ...
+
+    def gone(self, session: "Session", reason: str) -> None:
+        """The connection is closed; *reason* is "" where the peer closed it."""
+        ...
+
+
+class Session:
+    """One connection; *opened* is when it came, in monotonic seconds."""
+
+    def __init__(self, link: Link, door: Door, peer: Peer, desk: Desk, *, opened: float) -> None:
+        self.link = link
+        self.door = door
+        self.peer = peer
+        self.opened = opened
+        self.stage = Stage.SILENT
+        self.workload: Workload | None = None
+        self._desk = desk
+
+    def reply(self, message: Message, re: int | None = None, fd: int | None = None) -> None:
+        """Answer a request, or say something unasked."""
+        self.link.send(encode(message, re=re), fd)
+
+    def refuse(self, reason: str, re: int | None = None) -> None:
+        """Not done, and why."""
+        self.reply(Refuse(reason=reason[:1024]), re)
+
+    def received(self, packet: bytes) -> None:
+        """See `Receiver`."""
+        try:
+            said = decode(packet)
+            problem = self._problem(said.message)
+        except ProtocolError as error:
+            self.link.drop(error.reason)
+            return
+        if problem:
+            self.refuse(problem, said.id)
+        elif isinstance(said.message, Hello):
+            self._greet(said.message, said)
+        else:
+            self._desk.take(self, said.message, said.id)
+
+    def ended(self, reason: str) -> None:
+        """See `Receiver`."""
+        self._desk.gone(self, reason)
+
+    def _greet(self, hello: Hello, said: Packet) -> None:
+        self.stage = Stage.GREETED
+        welcome = self._desk.welcome()
+        # The lower of both versions is spoken; a newer peer knows how.
+        version = min(hello.version, PROTOCOL)
+        answer = Welcome(
+            version=version, daemon=welcome.daemon, node=welcome.node, boot=welcome.boot
+        )
+        self.reply(answer, said.id)
+
+    def _problem(self, message: Message) -> str:
+        """Why this may not be said here and now; "" where it may.
+
+        Raises:
+            ProtocolError: It may never be said so.
+        """
+        kind = type(message)
+        if kind in WORDS[self.door, self.stage]:
+            return ""
+        if self.stage is Stage.SILENT:
+            raise ProtocolError(f"{kind.type} before hello")
+        if kind is Hello:
+            raise ProtocolError("hello was said already")
+        if self.door is Door.WORKLOAD and kind in _FROM_ADMINS:
+            return f"{kind.type} is unknown on this socket: it is said on the admin socket"
+        if self.door is Door.ADMIN and kind in _FROM_WORKLOADS:
+            return f"{kind.type} is unknown on the admin socket: it is said on the workloads' one"
+        if kind is Register:
+            return "this connection has registered already"
+        if kind in _FROM_WORKLOADS:
+            return f"{kind.type} before register"
+        raise ProtocolError(f"{kind.type} is said by the daemon alone")

@@ -1,0 +1,47 @@
+"""What the board is told once, at its start."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class BoardSettings:
+    """Plain values, checked where the configuration is read.
+
+    Attributes:
+        workload_path: Socket for workloads.
+        admin_path: Socket for people and what they run.
+        workload_mode: File mode of the workload socket: ``0o666`` lets every user in.
+        admin_group: Group that may use the admin socket (mode 0660); "" for root alone (0600).
+        memory_bytes: What all slots of the node may take together.
+        slots: The most that one workload gets.
+        orphan_seconds: How long a dead workload's complete slots are kept.
+        max_priority: The highest that a workload may ask for.
+        allow_users: Who may register, by name or uid; empty for everybody.
+        node: Host name, as told to workloads.
+        boot: Kernel boot id.
+        version: Of this daemon.
+        stores: URLs, in order of preference.
+        lane: The link that the units' bytes take.
+        hello_seconds: How long a connection may stay silent before its hello.
+        max_strangers: Connections per uid that have not registered; past it the oldest goes.
+        max_workloads: Live workloads per uid.
+    """
+
+    workload_path: Path
+    admin_path: Path
+    workload_mode: int
+    admin_group: str
+    memory_bytes: int
+    slots: int
+    orphan_seconds: float
+    max_priority: int
+    allow_users: tuple[str, ...]
+    node: str
+    boot: str
+    version: str
+    stores: tuple[str, ...]
+    lane: str
+    hello_seconds: float = 10.0
+    max_strangers: int = 64
+    max_workloads: int = 256

@@ -1,0 +1,210 @@
+"""What workloads do with memory: reserve, acquire, staged, release; and the flush's hold."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+
+import structlog
+
+from evac.errors import SegmentError
+from evac.generation import Generation
+from evac.segment import PAGE
+from evac.store import Owner
+from evac.wire import Accepted, Granted, Release, Reserve, Staged
+from evac.wire import Slot as SlotMessage
+from evacd.workloads.happenings import Happening, StagedOne
+from evacd.workloads.inspection import Inspection, inspect
+from evacd.workloads.job import Slot, Workload
+from evacd.workloads.part import Part
+from evacd.workloads.policy import Refusal
+from evacd.workloads.regions import Regions
+from evacd.workloads.roster import Roster
+from evacd.workloads.session import Session
+
+log = structlog.get_logger()
+
+
+class Staging:
+    """The roster's decisions about slots, carried out.
+
+    Args:
+        limit: The most slots that one workload gets.
+    """
+
+    def __init__(
+        self, roster: Roster, *, limit: int, happened: Callable[[Happening], None]
+    ) -> None:
+        self.regions = Regions()
+        self._roster = roster
+        self._limit = limit
+        self._happened = happened
+        self._found: dict[int, Inspection] = {}
+        self._known: dict[int, Inspection] = {}
+        self._readers = ThreadPoolExecutor(2, "evacd-inspect")
+
+    def reserve(
+        self,
+        session: Session,
+        workload: Workload,
+        message: Reserve,
+        re: int | None,
+        tasks: asyncio.TaskGroup,
+    ) -> None:
+        """Answers by one `Slot` each, as soon as its memory is there, or by `Refuse`.
+
+        A `Refuse` after the first `Slot` means that no further one follows.
+        """
+        slots = self._roster.reserve(workload, message, limit=self._limit)
+        self.collect()
+        if isinstance(slots, Refusal):
+            session.refuse(slots.reason, re)
+            return
+        tasks.create_task(self._fill(session, slots, re))
+
+    def acquire(self, session: Session, workload: Workload, re: int | None) -> None:
+        """Answers at once, by `Granted` or `Refuse`."""
+        slot = self._roster.acquire(workload)
+        if isinstance(slot, Refusal):
+            session.refuse(slot.reason, re)
+            return
+        self.regions.forget_sums(slot)
+        self._found.pop(slot.key, None)
+        session.reply(Granted(slot.number), re)
+
+    def staged(
+        self,
+        session: Session,
+        workload: Workload,
+        message: Staged,
+        re: int | None,
+        tasks: asyncio.TaskGroup,
+    ) -> None:
+        """Answers by `Accepted` or `Refuse` when the slot was read; meanwhile it is deaf."""
+        slot = self._roster.staging(workload, message.slot, message.step)
+        if isinstance(slot, Refusal):
+            session.refuse(slot.reason, re)
+            return
+        session.link.pause()
+        self._roster.pin([slot])
+        generation = Generation(slot.shape.incarnation, message.step)
+        tasks.create_task(self._inspect(session, slot, generation, re))
+
+    def release(self, workload: Workload, message: Release) -> None:
+        """No answer, whatever the slot."""
+        self._roster.release(workload, message.slot)
+
+    def forget(self, workload: Workload) -> None:
+        """The workload will stage nothing more."""
+        self._known.pop(workload.id, None)
+
+    def collect(self) -> None:
+        """Give back what the roster has freed since."""
+        freed = self._roster.freed()
+        for slot in freed:
+            self._found.pop(slot.key, None)
+        self.regions.give_back(freed)
+
+    @contextlib.contextmanager
+    def hold(self, unit: str, generation: Generation) -> Generator[tuple[Part, ...], None, None]:
+        """See `Board.hold`."""
+        slots = self._roster.hold(unit, generation)
+        parts = tuple(self._part(unit, slot, generation) for slot in slots)
+        try:
+            yield parts
+        finally:
+            for part in parts:
+                # Whoever still reads it keeps the mapping alive, and is told in the log.
+                with contextlib.suppress(BufferError):
+                    part.data.release()
+            self._roster.unhold(slots)
+            self.collect()
+
+    def close(self) -> None:
+        """Give everything back."""
+        self._readers.shutdown(wait=True, cancel_futures=True)
+        self.regions.close()
+
+    async def _fill(self, session: Session, slots: tuple[Slot, ...], re: int | None) -> None:
+        for slot in slots:
+            if session.link.closed:
+                self._abandon(slots)
+            if slot.condemned:
+                session.refuse("replaced by a later reserve", re)
+                return
+            self._roster.pin([slot])
+            try:
+                await self.regions.make(slot)
+            except OSError as error:
+                log.warning("memory.failed", nbytes=slot.nbytes, error=error.strerror)
+                self._abandon(slots)
+                session.refuse(f"the system gives no memory: {error.strerror}", re)
+                return
+            finally:
+                self._roster.unhold([slot])
+                self.collect()
+            if slot.condemned:
+                session.refuse("replaced by a later reserve", re)
+                return
+            self._roster.filled(slot)
+            message = SlotMessage(slot.number, slot.nbytes, last=slot is slots[-1])
+            session.reply(message, re, self.regions.region(slot).fd)
+
+    def _abandon(self, slots: tuple[Slot, ...]) -> None:
+        self._roster.abandon(slots)
+        self.collect()
+
+    async def _inspect(
+        self, session: Session, slot: Slot, generation: Generation, re: int | None
+    ) -> None:
+        workload, loop = slot.owner, asyncio.get_running_loop()
+        fd = self.regions.region(slot).fd
+        known = self._known.get(workload.id)
+        try:
+            found = await loop.run_in_executor(
+                self._readers, inspect, fd, slot.nbytes, generation, known
+            )
+        except (SegmentError, OSError, MemoryError) as error:
+            log.warning(
+                "workload.mistaken", unit=workload.unit, rank=workload.rank, reason=str(error)
+            )
+            session.refuse(f"slot {slot.number}: {error}", re)
+        else:
+            # Its owner may have died, or registered anew, while its slot was read.
+            if slot.condemned:
+                session.refuse(f"slot {slot.number} was given up", re)
+            else:
+                self._take(slot, generation, found)
+                session.reply(Accepted(), re)
+                self._happened(StagedOne(workload.unit, workload.rank, generation))
+        finally:
+            self._roster.unhold([slot])
+            self.collect()
+            session.link.resume()
+
+    def _take(self, slot: Slot, generation: Generation, found: Inspection) -> None:
+        self._roster.staged(slot, generation, body_nbytes=found.body_nbytes)
+        self._known[slot.owner.id] = self._found[slot.key] = found
+        self.regions.sum(slot)
+
+    def _part(self, unit: str, slot: Slot, generation: Generation) -> Part:
+        owner, shape, found = slot.owner, slot.shape, self._found[slot.key]
+        region, sums = self.regions.region(slot), self.regions.sums(slot)
+        if sums is None:
+            raise ValueError("a complete slot has its checksums begun")
+        return Part(
+            unit=unit,
+            job=owner.job,
+            run=shape.run,
+            generation=generation,
+            rank=owner.rank,
+            world=shape.world,
+            prefix=unit,
+            owner=Owner(uid=owner.process.uid, gid=owner.process.gid),
+            body=shape.body,
+            layout=shape.layout,
+            data=region.view(PAGE, slot.body_nbytes),
+            items=found.items,
+            metadata=found.metadata,
+            sums=sums,
+        )
