@@ -14,8 +14,7 @@ log = logging.getLogger("evac")
 class Slots:
     """Maps what a reservation brings, and finds a slot by its number.
 
-    Everything is guarded by the condition that it is given; `take` and `forget_all` are
-    called with it held.
+    Everything is guarded by the condition that it is given.
     """
 
     def __init__(self, changed: Condition) -> None:
@@ -23,18 +22,59 @@ class Slots:
         self._worker = Worker("evac-memory")
         self._ready: dict[int, SlotMemory] = {}
         self._current: Reservation | None = None
+        # The daemon grants the same slot until it hears of it again; two threads must not
+        # write there at once.
+        self._held: set[int] = set()
+        # Granted after whoever asked had gone on without: the next one's.
+        self._spare: set[int] = set()
+        self._connection = 0
 
-    def reservation(self, path: str, connection: int) -> "Reservation":
-        """What the answers to one `reserve` are to be given to."""
-        return Reservation(self, path, connection)
+    def take(self, number: int, connection: int, timeout: float) -> tuple[SlotMemory | None, str]:
+        """The slot that was granted, for one holder; or why not, after *timeout* seconds."""
+        with self.changed:
+            self._spare.discard(number)
+            if number in self._held:
+                return None, f"slot {number} is being written by another thread"
+            self.changed.wait_for(
+                lambda: number in self._ready or self._connection != connection,
+                max(0.0, timeout),
+            )
+            slot = self._ready.get(number)
+            if self._connection != connection:
+                return None, "the connection was lost"
+            if slot is None:
+                self._spare.add(number)
+                return None, f"slot {number} is still being mapped"
+            self._held.add(number)
+            return slot, ""
 
-    def take(self, number: int) -> SlotMemory | None:
-        """The slot, or None where it has not been mapped (yet)."""
-        return self._ready.get(number)
+    def keep(self, number: int) -> None:
+        """A grant that nobody waits for any more."""
+        with self.changed:
+            if number not in self._held:
+                self._spare.add(number)
 
-    def forget_all(self) -> None:
+    def spare(self) -> int | None:
+        """A slot that was granted and not used."""
+        with self.changed:
+            return next(iter(self._spare), None)
+
+    def given_back(self, slot: SlotMemory) -> None:
+        """Its holder is done with it."""
+        with self.changed:
+            if slot.connection == self._connection:
+                self._held.discard(slot.number)
+
+    def forget_all(self, connection: int) -> None:
         """A new connection: nothing of before will ever be granted again."""
+        with self.changed:
+            self._connection = connection
+            self._clear()
+
+    def _clear(self) -> None:
         self._ready.clear()
+        self._held.clear()
+        self._spare.clear()
         self._current = None
 
     def stop(self) -> None:
@@ -45,9 +85,10 @@ class Slots:
         """Map a slot, in the socket thread; it is filled in and announced by another."""
         memory = SlotMemory(slot.slot, reservation.connection, map_slot(fd, slot.nbytes))
         with self.changed:
+            # The first of a new reservation: none of the old one is granted after it.
             if self._current is not reservation:
+                self._clear()
                 self._current = reservation
-                self._ready.clear()
         self._worker.do(lambda: self._fill(reservation, memory))
 
     def _fill(self, reservation: "Reservation", memory: SlotMemory) -> None:

@@ -7,6 +7,7 @@ program itself (a bad argument) raises ValueError at once.
 import logging
 import operator
 import os
+from threading import Lock
 from typing import Any, TypeVar
 
 from evac import _fork
@@ -15,7 +16,7 @@ from evac._clock import monotonic
 from evac._connection import Connection
 from evac._memory import SlotMemory, read_answer
 from evac._settings import Settings, checked, read_settings
-from evac._slots import Slots
+from evac._slots import Reservation, Slots
 from evac.errors import NotConnected, ProtocolError, Refused
 from evac.wire import (
     Acquire,
@@ -106,6 +107,7 @@ class Client:
         self._mode = settings.register.mode
         self._connection = Connection(settings, self._hear, monotonic)
         self._slots = Slots(self._connection.changed)
+        self._acquiring = Lock()
         self._callbacks = Callbacks(self._done, monotonic)
         self._forked = False
         _fork.watch(self)
@@ -229,7 +231,7 @@ class Client:
         connection = self._connection
         if self._forked:
             raise connection.missing()
-        arriving = self._slots.reservation(connection.path, connection.count)
+        arriving = Reservation(self._slots, connection.path, connection.count)
         if not connection.post(request, arriving.hear):
             raise connection.missing()
         with connection.changed:
@@ -241,35 +243,23 @@ class Client:
         raise NotConnected(connection.path, f"no slot within {timeout:g} s")
 
     def acquire(self, timeout: float = 0.25) -> SlotMemory | None:
-        """A slot to write in, until it is given to `staged` or `release`.
+        """A slot to write in, yours alone until it is given to `staged` or `release`.
 
         Returns:
             None where no slot is free, no daemon is there or none answers within *timeout*
             seconds: skip this stage and train on. `last_refusal` says which it was.
         """
+        until = monotonic() + timeout
         if self._forked:
             self.last_refusal = self._connection.missing().reason
-            return None
-        until = monotonic() + timeout
-        count = self._connection.count
-        try:
-            answer = self._connection.ask(Acquire(), timeout, late=self._too_late)
-        except NotConnected as error:
-            self.last_refusal = error.reason
-            return None
-        if not isinstance(answer, Granted):
-            self.last_refusal = answer.reason if isinstance(answer, Refuse) else answer.type
-            return None
-        with self._connection.changed:
-            self._connection.changed.wait_for(
-                lambda: self._slots.take(answer.slot) or self._connection.count != count,
-                until - monotonic(),
-            )
-            slot = self._slots.take(answer.slot) if self._connection.count == count else None
-        if slot is None:
-            self._too_late(answer)
-            self.last_refusal = f"slot {answer.slot} is still being mapped"
-        return slot
+        elif not self._acquiring.acquire(timeout=max(0.0, timeout)):
+            self.last_refusal = "another thread is waiting for a slot"
+        else:
+            try:
+                return self._acquire(until)
+            finally:
+                self._acquiring.release()
+        return None
 
     def staged(self, slot: SlotMemory, step: int) -> None:
         """Say that *slot* holds all of *step*, and give it back.
@@ -293,11 +283,14 @@ class Client:
             self._not_kept(step, "its slot belongs to a connection that is gone")
         elif not self._connection.post(request, hear):
             self._not_kept(step, self._connection.missing().reason)
+        # Not before it is on the wire: until then the daemon grants it again to whoever asks.
+        self._slots.given_back(slot)
 
     def release(self, slot: SlotMemory) -> None:
         """Give *slot* back unwritten."""
         if not self._forked and slot.connection == self._connection.count:
             self._connection.post(Release(slot=slot.number))
+            self._slots.given_back(slot)
 
     # --- orders and turns -----------------------------------------------------------------
 
@@ -365,7 +358,7 @@ class Client:
 
     def _hear(self, message: Message) -> None:
         if isinstance(message, Registered):
-            self._slots.forget_all()
+            self._slots.forget_all(self._connection.count)
             self._callbacks.forget()
         else:
             self._callbacks.hear(message)
@@ -373,9 +366,26 @@ class Client:
     def _done(self, message: Done) -> None:
         self._connection.post(message)
 
-    def _too_late(self, message: Message) -> None:
+    def _acquire(self, until: float) -> SlotMemory | None:
+        count, number = self._connection.count, self._slots.spare()
+        if number is None:
+            try:
+                answer = self._connection.ask(
+                    Acquire(), max(0.0, until - monotonic()), late=self._granted_late
+                )
+            except NotConnected as error:
+                self.last_refusal = error.reason
+                return None
+            if not isinstance(answer, Granted):
+                self.last_refusal = answer.reason if isinstance(answer, Refuse) else answer.type
+                return None
+            number = answer.slot
+        slot, self.last_refusal = self._slots.take(number, count, until - monotonic())
+        return slot
+
+    def _granted_late(self, message: Message) -> None:
         if isinstance(message, Granted):
-            self._connection.post(Release(slot=message.slot))
+            self._slots.keep(message.slot)
 
     def _not_kept(self, step: int, reason: str) -> None:
         self.refusals += 1

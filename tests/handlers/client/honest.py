@@ -65,7 +65,9 @@ class Peer:
     socket: socket.socket
     register: Register | None = None
     memory: dict[int, int] = field(default_factory=dict)
-    taken: set[int] = field(default_factory=set)
+    # In the order in which they are granted next.
+    free: list[int] = field(default_factory=list)
+    writing: int | None = None
 
 
 class Daemon:
@@ -82,6 +84,7 @@ class Daemon:
         self.refuse_job = ""
         self.refuse_staged = ""
         self.slots_at_most = 16
+        self.busy = False
         self.running: OrderGiven | None = None
         self.make_slot: Callable[[int], list[int]] = lambda nbytes: [sealed(nbytes)]
         # Requests of these types wait until `answer_held`.
@@ -192,16 +195,17 @@ class Daemon:
             case Reserve():
                 self._reserve(peer, message, re)
             case Acquire():
-                free = sorted(set(peer.memory) - peer.taken)
-                if free:
-                    peer.taken.add(free[0])
-                    self._send(peer, Granted(slot=free[0]), re)
+                # Asked twice, the same one again.
+                if peer.writing is None and peer.free and not self.busy:
+                    peer.writing = peer.free.pop(0)
+                if peer.writing is not None:
+                    self._send(peer, Granted(slot=peer.writing), re)
                 else:
                     self._send(peer, Refuse(reason="no slot is free"), re)
             case Staged():
                 self._stage(peer, message, re)
             case Release():
-                peer.taken.discard(message.slot)
+                self._free(peer, message.slot)
             case Leave():
                 self._send(peer, Accepted(), re)
             case AskStatus():
@@ -215,6 +219,7 @@ class Daemon:
                 self._send(peer, Refuse(reason=f"unexpected {message.type}", fatal=True), re)
 
     def _reserve(self, peer: Peer, message: Reserve, re: int | None) -> None:
+        peer.free, peer.writing = [], None
         count = min(message.slots, self.slots_at_most)
         if count == 0:
             self._send(peer, Refuse(reason="the budget is 0 bytes"), re)
@@ -223,11 +228,15 @@ class Daemon:
             self._numbers += 1
             if len(fds) == 1:
                 peer.memory[self._numbers] = os.dup(fds[0])
+                peer.free.append(self._numbers)
             slot = Slot(slot=self._numbers, nbytes=message.nbytes, last=index == count - 1)
             self._send(peer, slot, re, fds)
 
     def _stage(self, peer: Peer, message: Staged, re: int | None) -> None:
-        peer.taken.discard(message.slot)
+        if peer.writing != message.slot:
+            self._send(peer, Refuse(reason=f"slot {message.slot} was not acquired"), re)
+            return
+        self._free(peer, message.slot)
         if self.refuse_staged:
             self._send(peer, Refuse(reason=self.refuse_staged), re)
             return
@@ -248,6 +257,11 @@ class Daemon:
             socket.send_fds(peer.socket, [encode(message, re=re)], fds or [])
         for fd in fds or []:
             os.close(fd)
+
+    def _free(self, peer: Peer, number: int) -> None:
+        if peer.writing == number:
+            peer.writing = None
+            peer.free.append(number)
 
     def _forget(self, peer: Peer) -> None:
         peer.socket.close()

@@ -14,7 +14,7 @@ import pytest
 
 import evac
 from evac.segment import PAGE, Header, SlotState
-from evac.wire import Acquire, Leave, Register, Release, Reserve, Staged
+from evac.wire import Acquire, Leave, Register, Reserve, Staged
 from tests.handlers.client.honest import LIMIT, Daemon, sealed
 
 SLOT = 4 * PAGE
@@ -57,10 +57,24 @@ def test_reserve_returns_after_the_first_slot_and_the_others_follow(
     daemon: Daemon, client: evac.Client
 ) -> None:
     client.reserve(nbytes=SLOT, body="a.bin", slots=3)
-    got = [client.acquire(LIMIT) for _ in range(3)]
-    assert len({slot.number for slot in got if slot}) == 3
+    for step in range(3):
+        stage(client, step, b"x")
+    assert len({message.slot for message in daemon.wait(Staged, 3)}) == 3
+
+
+def test_without_a_free_slot_the_stage_is_skipped(daemon: Daemon, client: evac.Client) -> None:
+    client.reserve(nbytes=SLOT, body="a.bin")
+    daemon.busy = True
     assert client.acquire(LIMIT) is None
     assert client.last_refusal == "no slot is free"
+
+
+def test_a_slot_is_one_threads_alone(client: evac.Client) -> None:
+    client.reserve(nbytes=SLOT, body="a.bin", slots=2)
+    held = client.acquire(LIMIT)
+    assert held is not None
+    assert client.acquire(LIMIT) is None
+    assert "is being written by another thread" in client.last_refusal
 
 
 def test_a_released_slot_is_granted_again(client: evac.Client) -> None:
@@ -136,8 +150,8 @@ def test_a_slot_comes_with_exactly_one_fd(
 
 def test_no_fd_of_a_slot_stays_open(client: evac.Client) -> None:
     client.reserve(nbytes=SLOT, body="a.bin", slots=2)
-    held = [client.acquire(LIMIT), client.acquire(LIMIT)]
-    assert all(held)
+    for step in range(2):
+        stage(client, step, b"x")
     # The daemon of this test lives in this process: one fd per slot is its own.
     links = [os.readlink(f"/proc/self/fd/{fd}") for fd in _open_fds()]
     assert sum("evac-test" in link for link in links) == 2
@@ -150,14 +164,16 @@ def _open_fds() -> list[int]:
     ]
 
 
-def test_a_grant_that_comes_too_late_is_given_back(daemon: Daemon, client: evac.Client) -> None:
+def test_a_grant_that_comes_too_late_is_the_next_ones(daemon: Daemon, client: evac.Client) -> None:
     client.reserve(nbytes=SLOT, body="a.bin", slots=1)
     daemon.hold = {Acquire.type}
     assert client.acquire(timeout=0.01) is None
     assert "no answer to acquire" in client.last_refusal
     daemon.answer_held()
-    assert len(daemon.wait(Release)) == 1
+    client.status(LIMIT)  # answered after the grant
+    daemon.hold = {Acquire.type}  # it need not ask again
     assert client.acquire(LIMIT) is not None
+    assert len(daemon.wait(Acquire)) == 1
 
 
 def test_a_refused_stage_is_a_warning_and_counted(
@@ -230,11 +246,13 @@ def test_close_ends_every_thread_and_fd(daemon: Daemon, connect: Connect) -> Non
 
 def test_many_threads_share_one_client(daemon: Daemon, client: evac.Client) -> None:
     client.reserve(nbytes=SLOT, body="a.bin", slots=4)
+    staged: list[int] = []
 
     def work(first: int) -> None:
         for step in range(first, first + 25):
             if (slot := client.acquire(LIMIT)) is not None:
                 slot.complete(Header(SlotState.COMPLETE, 0, step, 1))
+                staged.append(step)
                 client.staged(slot, step)
 
     threads = [threading.Thread(target=work, args=(100 * n,)) for n in range(4)]
@@ -242,8 +260,9 @@ def test_many_threads_share_one_client(daemon: Daemon, client: evac.Client) -> N
         thread.start()
     for thread in threads:
         thread.join(LIMIT)
-    steps = {one.step for one in daemon.wait(Staged, 25)}
-    assert len(steps) == len(daemon.wait(Staged))
+    client.status(LIMIT)  # answered after all receipts
+    assert sorted(one.step for one in daemon.wait(Staged, len(staged))) == sorted(staged)
+    assert len(staged) >= 25
     assert client.refusals == 0
 
 
