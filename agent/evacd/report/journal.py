@@ -110,7 +110,10 @@ class Journal:
         if incident_id not in self._seen:
             log.warning("journal.ignored", incident=incident_id, name=name)
             return
-        text = json.dumps(dict(data), default=str)
+        try:
+            text = json.dumps(dict(data), default=str)
+        except (TypeError, ValueError, RecursionError):
+            text = json.dumps({"unreadable": repr(data)[:1000]})
         self._put(_Write(_RECORD, (self._since(incident_id), name, text, incident_id)))
 
     def close(self, incident_id: str) -> None:
@@ -176,8 +179,8 @@ class Journal:
         try:
             with self._connection:
                 for write in writes:
-                    self._connection.execute(write.sql, write.values)
-        except (sqlite3.Error, ValueError, OverflowError) as error:
+                    self._execute(write)
+        except sqlite3.Error as error:
             if not self._failing:
                 log.warning("journal.failed", path=str(self._path), reason=str(error))
             self._failing = True
@@ -186,6 +189,13 @@ class Journal:
             log.info("journal.recovered", path=str(self._path))
         self._failing = False
         return True
+
+    def _execute(self, write: _Write) -> None:
+        try:
+            self._connection.execute(write.sql, write.values)
+        except (sqlite3.InterfaceError, sqlite3.ProgrammingError, ValueError) as error:
+            # A value that no disk would take: trying it again would hold up all others.
+            log.error("journal.refused", path=str(self._path), reason=str(error))
 
 
 def _prepared(path: Path, clock: Clock) -> sqlite3.Connection:
