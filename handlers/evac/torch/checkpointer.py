@@ -110,7 +110,8 @@ class Checkpointer:
         self._state = TrainingState(model, optimizer)
         self._objects = RankObjects(scheduler, loader, dict(extra or {}))
         self._client = client or connect(job, rank=world.rank, world=world.size, priority=priority)
-        self._waited = False
+        # Where nobody listens, waiting would only hold up the start.
+        self._waited = client is None and not os.path.exists(settings.socket)
         self._complaints = Complaints()
         self._slots: Slots | None = None
         self._own: OwnSlots | None = None

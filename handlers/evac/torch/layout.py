@@ -35,6 +35,10 @@ from evac.torch.world import World
 # this far no version needs to be asked.
 MOST_ZEROS = 32 * 1024
 _LEAST_ROOM, _MOST_ROOM = 4 * 1024, 16 * 1024
+# torch.load looks for the archive's end in windows of 4096 bytes from the end of the item, each
+# 4093 below the last, and a window that would start before the item is an error ("negative
+# seek", torch 2.13) even where one at its start would have found it. So one starts there.
+_WINDOW, _STRIDE = 4096, 4093
 # torch.save's own alignment inside an archive; enough for any dtype.
 _FINE = 64
 _LOCAL_HEADER = struct.Struct("<26xHH")
@@ -150,6 +154,12 @@ def encode(value: Any) -> bytes:
     return stream.getvalue()
 
 
+def capacity(nbytes: int) -> int:
+    """How much to set aside for an archive that is *nbytes* long at planning."""
+    wanted = nbytes + min(max(nbytes, _LEAST_ROOM), _MOST_ROOM)
+    return _WINDOW + -(-(wanted - _WINDOW) // _STRIDE) * _STRIDE
+
+
 @lru_cache(maxsize=512)
 def frame(dtype: torch.dtype, shape: torch.Size) -> tuple[bytes, bytes]:
     """A tensor's archive without its payload: what lies before it, what behind."""
@@ -193,7 +203,7 @@ class _Placed:
     def _object(self, name: str, value: io.BytesIO) -> BytesItem:
         offset = _up(self.nbytes, _FINE)
         nbytes = value.getbuffer().nbytes
-        item = BytesItem(name, offset, nbytes + min(max(nbytes, _LEAST_ROOM), _MOST_ROOM))
+        item = BytesItem(name, offset, capacity(nbytes))
         self.nbytes = offset + item.nbytes
         self.objects.append(item)
         return item

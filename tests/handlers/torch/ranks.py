@@ -1,0 +1,32 @@
+"""Real ranks over gloo, as processes of their own."""
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+
+def run(world: int, act: Callable[..., None], *args: Any) -> None:
+    """Call ``act(rank, *args)`` on every rank; fails where one of them does."""
+    with tempfile.TemporaryDirectory() as folder:
+        mp.spawn(_enter, (world, str(Path(folder) / "meet"), act, args), nprocs=world)  # type: ignore[no-untyped-call] # torch has no types here
+
+
+def _enter(
+    rank: int, world: int, meet: str, act: Callable[..., None], args: tuple[Any, ...]
+) -> None:
+    join(rank, world, meet)
+    act(rank, *args)
+    dist.destroy_process_group()
+
+
+def join(rank: int, world: int, meet: str) -> None:
+    """Form a process group over a file that all ranks can see."""
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{meet}", rank=rank, world_size=world)
