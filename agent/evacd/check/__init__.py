@@ -92,9 +92,11 @@ def _awaited(check: Callable[[], Coroutine[None, None, Finding]]) -> Finding:
 
 
 def _configuration(config: Config) -> Finding:
-    files = {where.rpartition(":")[0] for where in config.origins.values() if where[0] == "/"}
-    given = f"{len(config.origins)} settings given, all known"
-    return Finding("configuration", Verdict.OK, "; ".join([*sorted(files), given]))
+    places = [where.rpartition(":") for where in config.origins.values()]
+    # A place in a file ends with its line; variables and flags have no colon.
+    files = sorted({file for file, colon, _ in places if colon})
+    given = f"{len(places)} settings given, all known"
+    return Finding("configuration", Verdict.OK, "; ".join([*files, given]))
 
 
 def _no_store() -> Finding:

@@ -17,8 +17,6 @@ from evac.errors import ConfigError
 from evacd.config.kinds import MODE, Budget
 from evacd.config.lines import lines, syntax_line
 from evacd.config.settings import (
-    SECTIONS,
-    SETTINGS,
     Config,
     CordonConfig,
     DepartureConfig,
@@ -27,11 +25,11 @@ from evacd.config.settings import (
     NoticeConfig,
     PlanConfig,
     PolicyConfig,
-    Setting,
     SocketConfig,
     StateConfig,
     StoreConfig,
 )
+from evacd.config.table import SECTIONS, SETTINGS, Setting
 
 __all__ = [
     "SETTINGS",
@@ -130,7 +128,7 @@ def _from_file(path: Path) -> Iterator[tuple[str, tuple[str, Any]]]:
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{path}:{line}", "file", "UTF-8 text") from error
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also: a number of 5000 digits, 1000 brackets
         where = f"{path}:{syntax_line(error, text)}"
         raise ConfigError(where, "syntax", f"TOML ({error})") from error
     numbers = lines(text)
@@ -151,7 +149,7 @@ def _from_file(path: Path) -> Iterator[tuple[str, tuple[str, Any]]]:
 def _value(one: Setting, where: str, raw: object, *, text: bool = True) -> Any:
     try:
         return one.kind.check(one.kind.parse(raw) if text and isinstance(raw, str) else raw)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         got = f", not {str(raw)[:80]!r}" if one.kind.shown else ""
         raise ConfigError(where, one.key, one.kind.expected + got) from error
 

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Mapping
 
 from evacd.config import SETTINGS, Config, explain
-from evacd.config.settings import SECTIONS
+from evacd.config.table import SECTIONS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -4,6 +4,7 @@ The environment and flags give text; `Kind.parse` turns it into what the TOML fi
 held, and `Kind.check` is then the same for all three.
 """
 
+import ipaddress
 import math
 import re
 import shlex
@@ -161,11 +162,14 @@ def _http_url(value: object) -> str:
     return text
 
 
-def _http_root(value: object) -> str:
+def _metadata_root(value: object) -> str:
     url = _http_url(value).rstrip("/")
     parts = urlsplit(url)
-    if parts.path or parts.query or parts.fragment:
+    if parts.scheme != "http" or parts.path or parts.query or parts.fragment or parts.username:
         raise WrongValue
+    # A name could be resolved to another host, whose notices are not ours.
+    if parts.hostname != "localhost":
+        ipaddress.ip_address(parts.hostname or "")  # ValueError where it is a name
     return url
 
 
@@ -228,8 +232,11 @@ STORE_URLS = Kind(
     shown=False,
     repeated=True,
 )
-HTTP_ROOT = Kind(
-    'a URL without a path, such as "http://169.254.169.254"', _http_root, metavar="URL", shown=False
+METADATA_ROOT = Kind(
+    'a URL of an address without a path, such as "http://169.254.169.254"',
+    _metadata_root,
+    metavar="URL",
+    shown=False,
 )
 SOME_HTTP_URL = Kind(
     'a URL such as "https://scheduler.example/left", or "" for none',

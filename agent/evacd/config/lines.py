@@ -37,7 +37,7 @@ def lines(text: str) -> Mapping[Path, int]:
     return found
 
 
-def syntax_line(error: tomllib.TOMLDecodeError, text: str) -> int:
+def syntax_line(error: Exception, text: str) -> int:
     """The line that *error* speaks of; the last one where the text ended too early."""
     found = _AT_LINE.search(str(error))
     return int(found[1]) if found else len(text.rstrip("\n").split("\n"))

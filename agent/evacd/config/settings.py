@@ -6,25 +6,23 @@ variable, the flag, the parser and the help come from what stands here.
 
 # ruff: noqa: RUF009 - setting() is dataclasses.field() with the table's columns
 
-import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 from evacd.config import kinds
 from evacd.config.kinds import Budget, Kind
 
 
-def setting(kind: Kind, default: Any, help: str, *, flag: str = "", env: str = "") -> Any:
+def setting(kind: Kind, default: Any, help: str, *, flag: str = "") -> Any:
     """Declare a field.
 
     Args:
         help: One line that gives the unit.
-        flag: Where it is not ``--<section>-<field>``.
-        env: Where it is not ``EVAC_<SECTION>_<FIELD>``.
+        flag: Where it is not ``--<section>-<field>``. The variable is named after the flag.
     """
-    return field(default=default, metadata={"kind": kind, "help": help, "flag": flag, "env": env})
+    return field(default=default, metadata={"kind": kind, "help": help, "flag": flag})
 
 
 @dataclass(frozen=True)
@@ -41,14 +39,12 @@ class StoreConfig:
         (),
         "store URLs, best first; the variable takes them comma separated",
         flag="--store",
-        env="EVAC_STORE",
     )
     durable_anyway: bool = setting(
         kinds.BOOLEAN,
         False,
         "a file:// store on a boot or temporary disk is meant; check does not fail on it",
         flag="--store-is-durable",
-        env="EVAC_STORE_IS_DURABLE",
     )
 
 
@@ -63,13 +59,22 @@ class NoticeConfig:
     """
 
     cloud: str = setting(
-        kinds.choice(("gcp", "none")), "gcp", "whose notices to hear; none: operators only"
+        kinds.choice(("gcp", "none")),
+        "gcp",
+        "whose notices to hear; none: operators only",
+        flag="--cloud",
     )
     metadata_url: str = setting(
-        kinds.HTTP_ROOT, "http://169.254.169.254", "root URL of the metadata service"
+        kinds.METADATA_ROOT,
+        "http://169.254.169.254",
+        "root URL of the metadata service",
+        flag="--metadata-url",
     )
     gcp_window_seconds: float = setting(
-        kinds.number("seconds", 0), 30.0, "seconds from a GCP preemption notice to the end"
+        kinds.number("seconds", 0),
+        30.0,
+        "seconds from a GCP preemption notice to the end",
+        flag="--gcp-window-seconds",
     )
 
 
@@ -85,14 +90,25 @@ class SocketConfig:
     """
 
     workload: Path = setting(
-        kinds.PATH, Path("/run/evac/evacd.sock"), "path of the socket that workloads connect to"
+        kinds.PATH,
+        Path("/run/evac/evacd.sock"),
+        "path of the socket that workloads connect to",
+        flag="--socket",
     )
     admin: Path = setting(
-        kinds.PATH, Path("/run/evac/admin.sock"), "path of the socket that takes drain and cancel"
+        kinds.PATH,
+        Path("/run/evac/admin.sock"),
+        "path of the socket that takes drain and cancel",
+        flag="--admin-socket",
     )
-    workload_mode: int = setting(kinds.MODE, 0o666, "octal file mode of the workload socket")
+    workload_mode: int = setting(
+        kinds.MODE, 0o666, "octal file mode of the workload socket", flag="--socket-mode"
+    )
     admin_group: str = setting(
-        kinds.TEXT, "", "name of the group that may use the admin socket beside root"
+        kinds.TEXT,
+        "",
+        "name of the group that may use the admin socket beside root",
+        flag="--admin-group",
     )
 
 
@@ -244,54 +260,3 @@ class Config:
     state: StateConfig = field(default_factory=StateConfig)
     log: LogConfig = field(default_factory=LogConfig)
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
-
-
-@dataclass(frozen=True)
-class Setting:
-    """One row of the table of settings.
-
-    Attributes:
-        section: Of the file: ``store``.
-        name: The key below it: ``targets``.
-        env: ``EVAC_STORE``.
-        flag: ``--store``.
-        help: One line, with the unit.
-    """
-
-    section: str
-    name: str
-    kind: Kind
-    default: Any
-    env: str
-    flag: str
-    help: str
-
-    @property
-    def key(self) -> str:
-        """Dotted: ``store.targets``."""
-        return f"{self.section}.{self.name}"
-
-
-SECTIONS: Mapping[str, type] = {
-    name: kind
-    for name, kind in get_type_hints(Config).items()
-    if isinstance(kind, type) and dataclasses.is_dataclass(kind)
-}
-
-
-def _table() -> Iterator[Setting]:
-    for section, kind in SECTIONS.items():
-        for one in dataclasses.fields(kind):
-            words = f"{section}-{one.name}"
-            yield Setting(
-                section,
-                one.name,
-                one.metadata["kind"],
-                one.default,
-                one.metadata["env"] or f"EVAC_{words}".upper().replace("-", "_"),
-                one.metadata["flag"] or f"--{words}".replace("_", "-"),
-                one.metadata["help"],
-            )
-
-
-SETTINGS: tuple[Setting, ...] = tuple(_table())

@@ -43,8 +43,8 @@ def here(tmp_path: Path) -> list[str]:
     """Flags that keep all that the daemon touches in a directory of the test."""
     return [
         f"--state-dir={tmp_path}/state",
-        f"--sockets-workload={tmp_path}/run/evacd.sock",
-        f"--sockets-admin={tmp_path}/run/admin.sock",
+        f"--socket={tmp_path}/run/evacd.sock",
+        f"--admin-socket={tmp_path}/run/admin.sock",
     ]
 
 
@@ -103,7 +103,7 @@ def test_version_is_the_distribution_s() -> None:
 
 def test_check_passes_where_all_is_well(here: list[str], metadata_url: str, tmp_path: Path) -> None:
     arguments = ["check", *here, f"--store=file://{tmp_path}/store", "--store-is-durable"]
-    arguments += [f"--notice-metadata-url={metadata_url}", "--memory-budget=1MiB"]
+    arguments += [f"--metadata-url={metadata_url}", "--memory-budget=1MiB"]
 
     done = evacd(*arguments)
 
@@ -114,7 +114,7 @@ def test_check_passes_where_all_is_well(here: list[str], metadata_url: str, tmp_
 
 
 def test_check_fails_where_anything_fails_and_says_what_to_do(here: list[str]) -> None:
-    done = evacd("check", *here, "--notice-cloud=none")
+    done = evacd("check", *here, "--cloud=none")
 
     assert done.returncode == 1
     failed = [line for line in done.stdout.splitlines() if line.startswith("FAIL")]
@@ -123,12 +123,12 @@ def test_check_fails_where_anything_fails_and_says_what_to_do(here: list[str]) -
 
 
 def test_check_speaks_json_to_programs(here: list[str]) -> None:
-    done = evacd("check", "--json", *here, env={"EVAC_NOTICE_CLOUD": "none"})
+    done = evacd("check", "--json", *here, env={"EVAC_CLOUD": "none"})
 
     document = json.loads(done.stdout)
     assert (done.returncode, document["ok"]) == (1, False)
     origins = {row["key"]: row["origin"] for row in document["config"]}
-    assert origins["notice.cloud"] == "EVAC_NOTICE_CLOUD"
+    assert origins["notice.cloud"] == "EVAC_CLOUD"
     assert origins["state.dir"] == "--state-dir"
 
 
@@ -147,7 +147,7 @@ def test_check_ends_although_a_check_hangs(here: list[str], tmp_path: Path) -> N
     done = evacd(
         "check",
         *here,
-        "--notice-cloud=none",
+        "--cloud=none",
         "--departure-webhook-url=http://127.0.0.1:1/",
         f"--departure-secret-file={tmp_path}/secret",
     )

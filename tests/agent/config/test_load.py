@@ -20,7 +20,9 @@ class Sample:
     wrong_text: tuple[str, ...]
 
 
-SECONDS = Sample((("0.5", "0.5"), ("7", "7")), ('"7"', "-1", "nan", "inf", "true"), ("x", "-1"))
+SECONDS = Sample(
+    (("0.5", "0.5"), ("7", "7")), ('"7"', "-1", "nan", "inf", "true", "1" * 400), ("x", "-1")
+)
 TEXT = Sample((('"a"', "a"), ('"b c"', "b c")), ("1", "[]", '"a\\u0000b"'), ("a\0b",))
 SAMPLES: dict[str, Sample] = {
     "store.targets": Sample(
@@ -32,7 +34,16 @@ SAMPLES: dict[str, Sample] = {
     "notice.cloud": Sample((('"none"', "none"), ('"gcp"', "gcp")), ('"gpc"', "1", "[]"), ("aws",)),
     "notice.metadata_url": Sample(
         (('"http://127.0.0.1:80"', "http://127.0.0.1:80"), ('"http://[::1]:9"', "http://[::1]:9")),
-        ('"127.0.0.1"', '"http://h/p"', '"http://h:99999"', '"ftp://h"', "1", '"http://["'),
+        (
+            '"127.0.0.1"',
+            '"https://1.2.3.4"',
+            '"http://metadata.google.internal"',
+            '"http://h/p"',
+            '"http://h:99999"',
+            '"ftp://h"',
+            "1",
+            '"http://["',
+        ),
         ("http://", "http://a b"),
     ),
     "notice.gcp_window_seconds": SECONDS,
@@ -209,6 +220,7 @@ def test_wrong_text_is_refused_with_the_name_of_its_variable_or_flag(key: str, t
         ("\n[store]\ntarget = []\n", 3, "store.target", 'did you mean "targets"?'),
         ("[stroe]\n", 1, "stroe", 'did you mean "store"?'),
         ("# x\nzebra = 1\n", 2, "zebra", "a section: store, notice"),
+        ("a = " + "1" * 5000, 1, "syntax", "TOML ("),
         ("store = 1\n", 1, "store", "a table: [store]"),
         ("[[store]]\n", 1, "store", "a table: [store]"),
         ("[store]\ntargets = [\n", 2, "syntax", "TOML ("),
