@@ -9,6 +9,7 @@ import stat
 import tempfile
 from pathlib import Path
 
+from evacd.check import cgroup
 from evacd.check.findings import Finding, Verdict
 from evacd.config import MemoryConfig, PolicyConfig, SocketConfig, StateConfig
 
@@ -80,12 +81,22 @@ def check_state(config: StateConfig) -> Finding:
 
 
 def check_memory(config: MemoryConfig) -> Finding:
-    """The budget fits in what is available now."""
-    name, available = "memory", mem_available(Path("/proc/meminfo").read_text())
-    budget = config.budget.resolve(available)
+    """The budget fits in what is available now, and in what our control group allows."""
+    available = mem_available(Path("/proc/meminfo").read_text())
+    allowed = cgroup.limit(Path("/proc/self/cgroup").read_text())
+    return judge_memory(config.budget.resolve(available), available, allowed)
+
+
+def judge_memory(budget: int, available: int, allowed: int | None) -> Finding:
+    """All in bytes; *allowed* is None where no control group limits us."""
+    name = "memory"
     detail = f"budget {_gib(budget)} of {_gib(available)} available"
     if budget >= available:
         return Finding(name, Verdict.FAIL, detail, "lower --memory-budget: this much is not there")
+    if allowed is not None and budget >= allowed:
+        detail += f", but the control group allows {_gib(allowed)}"
+        cure = "raise its limit or lower --memory-budget: the kernel would kill evacd first"
+        return Finding(name, Verdict.FAIL, detail, cure)
     if budget > 0.9 * available:
         cure = "lower --memory-budget: workloads need the rest"
         return Finding(name, Verdict.WARN, detail, cure)

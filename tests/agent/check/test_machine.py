@@ -15,6 +15,7 @@ from evacd.check.machine import (
     check_policy,
     check_sockets,
     check_state,
+    judge_memory,
     mem_available,
 )
 from evacd.config import Budget, MemoryConfig, PolicyConfig, SocketConfig, StateConfig
@@ -107,10 +108,24 @@ def test_a_state_directory_that_cannot_be_fails_clearly(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("budget", "verdict"), [("50%", Verdict.OK), ("95%", Verdict.WARN), ("900TiB", Verdict.FAIL)]
+    ("budget", "allowed", "verdict"),
+    [
+        (50, None, Verdict.OK),
+        (50, 60, Verdict.OK),
+        (50, 50, Verdict.FAIL),
+        (95, None, Verdict.WARN),
+        (100, None, Verdict.FAIL),
+    ],
 )
-def test_a_budget_that_is_not_there_fails(budget: str, verdict: Verdict) -> None:
-    assert check_memory(MemoryConfig(budget=Budget.parse(budget))).verdict is verdict
+def test_a_budget_that_is_not_there_fails(
+    budget: int, allowed: int | None, verdict: Verdict
+) -> None:
+    assert judge_memory(budget, 100, allowed).verdict is verdict
+
+
+def test_this_machine_s_memory_is_looked_at() -> None:
+    assert check_memory(MemoryConfig(Budget.parse("4KiB"))).verdict is Verdict.OK
+    assert check_memory(MemoryConfig(Budget.parse("900TiB"))).verdict is Verdict.FAIL
 
 
 def test_available_memory_is_read_from_its_own_line() -> None:
