@@ -183,7 +183,7 @@ class _Reading:
         if running:
             return replace(unit, reason="is being written" if moving else unit.reason)
         if moving:
-            why = "was being written when the record ends: what it left is not taken as whole"
+            why = "still being written when the record ends; no reader takes that as whole"
             return replace(unit, ending=Ending.TORN, reason=why)
         if ended is not None:
             return replace(unit, ending=Ending.LOST, reason=unit.reason or "its turn never came")

@@ -14,13 +14,13 @@ from evac.human import size
 from evac.incident.chart import chart
 from evac.incident.paint import PAINT, Paint, clean, fitted
 from evac.incident.record import Event, Incident
-from evac.incident.summary import Ending, Summary, UnitSummary, listed, number, summary, text
+from evac.incident.summary import Ending, Summary, listed, number, summary, text
 
 # Wide enough for "departure failed", "commit finished"; other events may be cut.
 _EVENT = 16
 _LABELS = {"departure.announced": "departure told", "order.stood_down": "order stood down"}
 _TIME = 9
-_NARROWEST = 60
+_NARROWEST = 68
 
 _COLORS = {Ending.KEPT: "green", Ending.LOST: "red", Ending.TORN: "red", Ending.OPEN: "yellow"}
 
@@ -31,7 +31,7 @@ def render(
     """The timeline, a chart, what became of each workload, and the verdict.
 
     Args:
-        width: Columns, at least 60.
+        width: Columns, at least 68.
         color: With ANSI colours; nothing is said by colour alone.
         running: As in `summary`.
     """
@@ -81,7 +81,8 @@ def _timeline(incident: Incident, width: int, paint: Paint) -> str:
             pieces.append("")
         if tail:
             pieces[-1] += tail.rjust(room - len(pieces[-1]))
-        at = f"{event.at:+.3f}".rjust(_TIME)
+        digits = 3 if abs(event.at) < 9999 else 0
+        at = fitted(f"{event.at:+.{digits}f}", _TIME).rjust(_TIME)
         label = fitted(clean(_LABELS.get(event.name, event.name.replace(".", " "))), _EVENT)
         who = fitted(clean(_who(event)), who_width)
         start = f"{paint(at, 'dim')}  {paint(label.ljust(_EVENT), _shade(event))}"
@@ -120,7 +121,7 @@ def _figures(event: Event) -> str:
         return ""
     took = number(event.data, "seconds")
     speed = rate_text(nbytes / took) if took and took > 0 else ""
-    return f"{size(nbytes):>8}  {speed:>9}"
+    return f"{fitted(size(nbytes), 8):>8}  {fitted(speed, 9):>9}"
 
 
 _MOVES = ("flush.started", "flush.finished", "turn.finished")
@@ -234,24 +235,25 @@ _WORDS: dict[str, Callable[[Mapping[str, Any]], str]] = {
 
 
 def _outcomes(judged: Summary, width: int, paint: Paint) -> str:
-    name = min(max([8, *(len(clean(unit.unit)) for unit in judged.units)]), width - 52)
-    lines = [
-        paint(
-            f"{'outcome':<8}  {'workload':<{name}}  {'step':>9}  {'bytes':>8}  {'took':>8}  margin left",
-            "dim",
-        )
-    ]
+    fixed = (8, 9, 8, 11, 11)
+    name = max([8, *(len(clean(unit.unit)) for unit in judged.units)])
+    name = min(name, width - sum(fixed) - 10)
+
+    def row(cells: tuple[str, ...], *shades: str) -> str:
+        outcome, who, *figures = map(fitted, cells, (fixed[0], name, *fixed[1:]))
+        right = "  ".join(cell.rjust(n) for cell, n in zip(figures, fixed[1:], strict=True))
+        return f"{paint(outcome.ljust(fixed[0]), *shades)}  {who.ljust(name)}  {right}"
+
+    lines = [paint(row(("outcome", "workload", "step", "bytes", "took", "margin left")), "dim")]
     for unit in judged.units:
-        word = paint(f"{unit.ending.value:<8}", _COLORS[unit.ending], "bold")
-        step = "-" if unit.step is None else str(unit.step)
-        took = "-" if unit.seconds is None else seconds_text(unit.seconds)
-        who = fitted(clean(unit.unit), name).ljust(name)
-        lines.append(
-            f"{word}  {who}  {step:>9}  {size(unit.nbytes):>8}  {took:>8}  {_margin(unit):>11}"
+        cells = (
+            unit.ending.value,
+            clean(unit.unit),
+            "-" if unit.step is None else str(unit.step),
+            size(unit.nbytes) if unit.nbytes else "-",
+            "-" if unit.seconds is None else seconds_text(unit.seconds),
+            "-" if unit.margin is None else seconds_text(unit.margin),
         )
+        lines.append(row(cells, _COLORS[unit.ending], "bold"))
         lines += [" " * 10 + piece for piece in textwrap.wrap(clean(unit.reason), width - 10)]
     return "\n".join(lines)
-
-
-def _margin(unit: UnitSummary) -> str:
-    return "-" if unit.margin is None else seconds_text(unit.margin)
