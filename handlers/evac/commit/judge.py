@@ -30,7 +30,7 @@ class State(StrEnum):
 
     COMPLETE = "complete"
     FINISHABLE = "finishable"
-    PARTIAL = "partial"
+    TORN = "torn"
     MIXED = "mixed"
 
 
@@ -40,7 +40,7 @@ class GenerationStatus:
 
     Attributes:
         state: COMPLETE can be restored; FINISHABLE lacks only `.metadata`, whose bytes are
-            there; PARTIAL is torn or still in flight; MIXED holds parts that don't belong together.
+            there; TORN lacks something: cut off, or still in flight; MIXED holds parts that don't belong together.
         kind: ``full`` or ``weights``; "" where no manifest says.
         world: Number of ranks; 0 where no manifest says.
         ranks: Those whose manifest is there and sound.
@@ -120,7 +120,7 @@ def _judge(
 ) -> tuple[State, str]:
     broken = [(r, m.reason) for r, m in sorted(manifests.items()) if isinstance(m, GenerationError)]
     if not sound:
-        return State.PARTIAL, (
+        return State.TORN, (
             f"rank {broken[0][0]}: {broken[0][1]}"
             if broken
             else "no manifest: still in flight, or its writer died"
@@ -131,17 +131,17 @@ def _judge(
     world = next(iter(sound.values())).world
     for rank, reason in broken:
         if rank < world:
-            return State.PARTIAL, f"rank {rank}: {reason}"
+            return State.TORN, f"rank {rank}: {reason}"
     missing = world - len(sound)
     if missing:
         absent = (rank for rank in range(world) if rank not in sound)
-        return State.PARTIAL, f"no manifest of {_ranks(absent, missing)}"
+        return State.TORN, f"no manifest of {_ranks(absent, missing)}"
     for rank, manifest in sound.items():
         nbytes = files.get(manifest.body)
         if nbytes is None:
-            return State.PARTIAL, f"body of rank {rank} is missing: {manifest.body}"
+            return State.TORN, f"body of rank {rank} is missing: {manifest.body}"
         if nbytes != manifest.nbytes:
-            return State.PARTIAL, f"body of rank {rank} has {nbytes} of {manifest.nbytes} bytes"
+            return State.TORN, f"body of rank {rank} has {nbytes} of {manifest.nbytes} bytes"
     return _metadata(files, sound[0])
 
 
@@ -153,10 +153,10 @@ def _metadata(files: Mapping[str, int], manifest: Manifest) -> tuple[State, str]
         return State.COMPLETE, ""
     if nbytes is not None:
         wrong = f"{METADATA} has {nbytes} bytes, expected {manifest.metadata_nbytes}"
-        return State.PARTIAL, wrong
+        return State.TORN, wrong
     if files.get(pending_name(manifest.metadata_sha256)) == manifest.metadata_nbytes:
         return State.FINISHABLE, f"lacks only {METADATA}: `evac verify --finish` writes it"
-    return State.PARTIAL, f"lacks only {METADATA}, and nobody has left its bytes here"
+    return State.TORN, f"lacks only {METADATA}, and nobody has left its bytes here"
 
 
 def _mixed(generation: Generation, sound: Mapping[int, Manifest]) -> str:

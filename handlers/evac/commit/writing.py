@@ -109,14 +109,22 @@ async def finish_all(store: Store, prefix: str) -> tuple[Generation, ...]:
     """Complete whatever lacks only its `.metadata`; returns those, newest first.
 
     For a daemon's start and before a restore: their last writer died in between.
+
+    Raises:
+        GenerationError: One's bytes are not what its manifests name; the others are done all the same.
     """
-    return tuple(
-        [
-            status.generation
-            for status in await survey(store, prefix)
-            if status.state is State.FINISHABLE and await finish(store, prefix, status.generation)
-        ]
-    )
+    done: list[Generation] = []
+    refused: GenerationError | None = None
+    for status in await survey(store, prefix):
+        if status.state is State.FINISHABLE:
+            try:
+                if await finish(store, prefix, status.generation):
+                    done.append(status.generation)
+            except GenerationError as error:
+                refused = error
+    if refused is not None:
+        raise refused
+    return tuple(done)
 
 
 async def claim_incarnation(

@@ -96,7 +96,7 @@ async def test_without_bytes_left_behind_only_their_owner_can_finish(store: Stor
 
     assert not await finish(store, PREFIX, G)
     [status] = await survey(store, PREFIX)
-    assert status.state is State.PARTIAL
+    assert status.state is State.TORN
     assert await finish(store, PREFIX, G, METADATA_BYTES)
 
 
@@ -319,7 +319,7 @@ async def test_verify_reports_what_is_gone_and_goes_on(store: Store) -> None:
     problems = {p.key.removeprefix(FOLDER): p.reason for p in await verify(store, PREFIX, G)}
 
     assert problems == {
-        "": "partial: no manifest of rank 1",
+        "": "torn: no manifest of rank 1",
         "/__0_0.distcp": "no such object",
         "/.metadata": "SHA-256 does not match",
     }

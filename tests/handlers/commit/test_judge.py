@@ -123,9 +123,9 @@ def test_bytes_left_for_metadata_make_it_finishable() -> None:
     sha256 = manifest(GENERATION, 0, 2).metadata_sha256
     del files[METADATA]
 
-    assert verdict(files).state is State.PARTIAL
-    assert verdict({**files, pending_name("0" * 64): METADATA_BYTES}).state is State.PARTIAL
-    assert verdict({**files, pending_name(sha256): b"short"}).state is State.PARTIAL
+    assert verdict(files).state is State.TORN
+    assert verdict({**files, pending_name("0" * 64): METADATA_BYTES}).state is State.TORN
+    assert verdict({**files, pending_name(sha256): b"short"}).state is State.TORN
     assert verdict({**files, pending_name(sha256): METADATA_BYTES}).state is State.FINISHABLE
 
 
