@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Thread
 
 import pytest
@@ -182,23 +183,27 @@ except evac.NotConnected as error:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-def test_no_permission_says_who_has_it(daemon: Daemon, tmp_path: Path) -> None:
+def test_no_permission_says_who_has_it() -> None:
     root = str(Path(evac.__file__).parent.parent)
 
-    def said() -> str:
+    def said(path: Path) -> str:
         done = subprocess.run(
-            [sys.executable, "-c", _AS_NOBODY, root, str(daemon.path)],
+            [sys.executable, "-c", _AS_NOBODY, root, str(path)],
             capture_output=True,
             text=True,
             check=True,
         )
         return str(json.loads(done.stdout))
 
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
-    daemon.path.chmod(0o660)
-    assert said() == "permission denied; user root and group root may"
-    daemon.path.chmod(0o600)
-    assert said() == "permission denied; user root may"
-    tmp_path.chmod(0o700)
-    assert said() == f"permission denied; only who may enter {tmp_path} can"
+    # Not below tmp_path, where nobody else may enter.
+    with TemporaryDirectory() as name:
+        folder, path = Path(name), Path(name) / "admin.sock"
+        with closing(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)) as listener:
+            listener.bind(str(path))
+            folder.chmod(0o755)
+            path.chmod(0o660)
+            assert said(path) == "permission denied; user root and group root may"
+            path.chmod(0o600)
+            assert said(path) == "permission denied; user root may"
+            folder.chmod(0o700)
+            assert said(path) == f"permission denied; only who may enter {folder} can"
