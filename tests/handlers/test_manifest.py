@@ -1,0 +1,164 @@
+"""A manifest is read back as it was written, or not at all."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evac.errors import GenerationError
+from evac.generation import Generation
+from evac.manifest import CHUNK, Manifest, chunks
+
+plain: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8) | st.floats(allow_nan=False),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+texts = st.text(max_size=12)
+
+
+@st.composite
+def manifests(draw: st.DrawFn) -> Manifest:
+    world = draw(st.integers(1, 9))
+    rank = draw(st.integers(0, world - 1))
+    nbytes = draw(st.integers(0, 5 * CHUNK))
+    sums = st.integers(0, 2**32 - 1)
+    metadata_nbytes = draw(st.integers(0, 9))
+    return Manifest(
+        job=draw(st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True)),
+        run=draw(texts),
+        generation=Generation(draw(st.integers(0, 10**18)), draw(st.integers(0, 10**18))),
+        rank=rank,
+        world=world,
+        layout=draw(texts),
+        body=draw(st.sampled_from([f"__{rank}_0.distcp", "model.bin"])),
+        nbytes=nbytes,
+        crc32c=tuple(draw(st.lists(sums, min_size=chunks(nbytes), max_size=chunks(nbytes)))),
+        metadata_nbytes=metadata_nbytes,
+        metadata_sha256=draw(st.from_regex(r"[0-9a-f]{64}", fullmatch=True))
+        if metadata_nbytes
+        else "",
+        items=tuple(draw(st.lists(st.dictionaries(texts, plain, max_size=3), max_size=3))),
+        order=draw(texts),
+        node=draw(texts),
+        kind=draw(st.sampled_from(["full", "weights"])),
+    )
+
+
+@given(manifests())
+def test_what_was_encoded_is_decoded(manifest: Manifest) -> None:
+    assert Manifest.decode(manifest.encode(), where="here") == manifest
+
+
+@given(manifests(), st.data())
+def test_a_manifest_cut_short_is_none(manifest: Manifest, data: st.DataObject) -> None:
+    encoded = manifest.encode()
+    cut = data.draw(st.integers(0, len(encoded) - 1))
+
+    with pytest.raises(GenerationError):
+        Manifest.decode(encoded[:cut], where="here")
+
+
+@given(manifests(), st.data())
+def test_a_changed_byte_is_noticed_or_says_the_same(
+    manifest: Manifest, data: st.DataObject
+) -> None:
+    encoded = bytearray(manifest.encode())
+    encoded[data.draw(st.integers(0, len(encoded) - 1))] ^= data.draw(st.integers(1, 255))
+
+    try:
+        there = Manifest.decode(bytes(encoded), where="here")
+    except GenerationError:
+        return
+    assert there == manifest  # white space, or another spelling of the same text
+
+
+@given(st.binary(max_size=60) | plain.map(lambda one: json.dumps(one).encode()))
+def test_any_bytes_are_refused_and_never_crash(data: bytes) -> None:
+    with pytest.raises(GenerationError):
+        Manifest.decode(data, where="here")
+
+
+def test_nesting_without_end_is_refused() -> None:
+    for deep in (b"[" * 200_000, b'{"schema":1,"digest":"","x":' + b"[" * 900 + b"]" * 900 + b"}"):
+        with pytest.raises(GenerationError):
+            Manifest.decode(deep, where="here")
+
+
+def resigned(change: Callable[[dict[str, Any]], Any]) -> bytes:
+    """A manifest with a right digest, whatever it says: what a hostile writer can make."""
+    made = Manifest("job", "run", Generation(1, 2), 0, 1, "l", "__0_0.distcp", 3, (7,))
+    document = json.loads(made.encode())
+    del document["digest"]
+    change(document)
+    canonical = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    document["digest"] = hashlib.sha256(canonical.encode()).hexdigest()
+    return json.dumps(document).encode()
+
+
+def test_a_resigned_manifest_is_read_where_nothing_is_wrong() -> None:
+    assert Manifest.decode(resigned(lambda _: None), where="here").nbytes == 3
+
+
+@given(
+    name=st.sampled_from([
+        "job", "run", "generation", "rank", "world", "layout", "body", "nbytes", "crc32c",
+        "metadata_nbytes", "metadata_sha256", "items", "order", "node", "kind", "schema", "more",
+    ]),
+    value=plain,
+)  # fmt: skip
+def test_a_signed_manifest_holds_only_what_its_types_say(name: str, value: Any) -> None:
+    try:
+        there = Manifest.decode(resigned(lambda d: d.update({name: value})), where="here")
+    except GenerationError:
+        return
+    assert all(type(n) is int and n >= 0 for n in (there.rank, there.world, there.nbytes))
+    assert there.rank < there.world
+    assert all(type(t) is str for t in (there.run, there.layout, there.order, there.node))
+    assert "/" not in there.job + there.body
+    assert type(there.generation.step) is int
+    assert type(there.generation.incarnation) is int
+    assert all(isinstance(item, dict) for item in there.items)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rank": 1}, {"rank": -1}, {"rank": True}, {"world": 0}, {"nbytes": 5 * CHUNK},
+        {"crc32c": []}, {"crc32c": [-1]}, {"crc32c": "7"}, {"crc32c": {"7": 1}}, {"items": [1]},
+        {"job": "../x"}, {"job": 5}, {"body": "../x.bin"}, {"body": ".metadata"}, {"body": None},
+        {"generation": {"incarnation": "1", "step": 2}}, {"generation": {"step": 2}},
+        {"generation": {"incarnation": 1, "step": -2}}, {"generation": 7}, {"schema": 2},
+        {"metadata_nbytes": 5}, {"metadata_sha256": "0" * 64}, {"kind": "half"}, {"unknown": 1},
+        {"metadata_nbytes": 5, "metadata_sha256": "/" * 64},
+    ],
+)  # fmt: skip
+def test_a_signed_lie_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(GenerationError):
+        Manifest.decode(resigned(lambda document: document.update(change)), where="here")
+
+
+@given(manifests(), st.data())
+def test_agreement_is_mutual_and_ignores_whose_part_it_is(
+    manifest: Manifest, data: st.DataObject
+) -> None:
+    other = replace(manifest, rank=0, body="x.bin", nbytes=0, crc32c=(), node="b", order="o")
+    assert manifest.agrees_with(other)
+    assert other.agrees_with(manifest)
+    name = data.draw(st.sampled_from(["job", "run", "layout", "metadata_sha256", "kind"]))
+    foreign = replace(other, **{name: getattr(other, name) + "x"})
+    assert not manifest.agrees_with(foreign)
+    assert not foreign.agrees_with(manifest)
+
+
+@given(st.integers(0, 2**50))
+def test_chunks_cover_all_and_none_is_empty(nbytes: int) -> None:
+    assert chunks(nbytes) * CHUNK >= nbytes
+    assert (chunks(nbytes) - 1) * CHUNK < nbytes or nbytes == 0
