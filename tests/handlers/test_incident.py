@@ -322,6 +322,26 @@ class TestRender:
 
         assert render(late).count("█") > 30
 
+    def test_the_deadline_shows_across_a_bar_that_passes_it(self) -> None:
+        shown = render(incident(*SEEN, STARTED, e(40.0, "flush.finished", **FINISHED.data)))
+
+        assert "█│█" in shown
+
+    @pytest.mark.parametrize(
+        ("events", "mark"),
+        [
+            ((STARTED, FINISHED), "●"),
+            ((STARTED, LOST), "✗"),
+            ((STARTED,), "✗"),
+            ((PLANNED, e(5.0, "order.stood_down", reason="cancelled")), "○"),
+            ((STARTED, FINISHED, e(3.0, "flush.lost", unit="bob/eval", reason="full")), "▲"),
+        ],
+    )
+    def test_the_last_line_is_the_verdict(self, events: tuple[Event, ...], mark: str) -> None:
+        one = incident(*SEEN, *events)
+
+        assert render(one, width=200).split("\n")[-1] == f"{mark} {summary(one).verdict}"
+
 
 EXPECTED = """
 ab12-1 on gpu-7                                          2026-11-29 16:40:12 UTC

@@ -19,10 +19,14 @@ def chart(judged: Summary, width: int, paint: Paint) -> str:
     marks: set[str] = set()
     for unit in judged.units:
         row = [_ROW] * scale.cells
-        row[scale.cell(judged.deadline)] = _DEADLINE
         for start, end, mark in _bars(unit, scale):
             row[start:end] = mark * (end - start)
             marks.add(mark)
+        # Across the bars, so that it shows how much of one lies in overtime; a bar that is no
+        # wider than the line stays.
+        deadline = scale.cell(judged.deadline)
+        if row[deadline] == _ROW or row[deadline] in row[max(deadline - 1, 0) : deadline]:
+            row[deadline] = _DEADLINE
         bar = "".join(paint(cell, _SHADES[cell]) for cell in row)
         lines.append(f"{fitted(clean(unit.unit), name).ljust(name)}  {bar}")
     legend = ((_KEPT, "kept"), (_LOST, "not kept"), (_DEADLINE, "deadline"))

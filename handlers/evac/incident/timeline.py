@@ -41,11 +41,18 @@ def render(
     parts = [_header(incident, judged, width, paint), _timeline(incident, width, paint)]
     if judged.units:
         parts += [chart(judged, width, paint), _outcomes(judged, width, paint)]
-    mark = "●" if judged.whole else "▲" if judged.count(Ending.KEPT) else "✗"
+    mark, shade = _mark(judged)
     verdict = textwrap.wrap(clean(judged.verdict), width - 2)
-    shade = "green" if judged.whole else "red"
     parts.append(paint("\n  ".join([f"{mark} {verdict[0]}", *verdict[1:]]), shade, "bold"))
     return "\n\n".join(parts)
+
+
+def _mark(judged: Summary) -> tuple[str, str]:
+    if judged.whole:
+        return "●", "green"
+    if not judged.count(Ending.LOST) + judged.count(Ending.TORN):
+        return "○", "yellow"
+    return "▲" if judged.count(Ending.KEPT) else "✗", "red"
 
 
 def _header(incident: Incident, judged: Summary, width: int, paint: Paint) -> str:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,7 +17,7 @@ from structlog.testing import capture_logs
 from evac.incident import load
 from evacd.errors import StateError
 from evacd.facts import Confidence, Notice, Order
-from evacd.report.journal import Journal
+from evacd.report.journal import KEPT, Journal
 
 
 class HandClock:
@@ -160,6 +161,20 @@ class TestRecording:
         other.close()
         await journal.settled()
         assert len(load(path)[0].events) == 100
+
+
+def test_only_the_last_incidents_are_kept_with_their_events(path: Path, clock: HandClock) -> None:
+    journal = Journal(path, clock)
+    for number in range(KEPT + 3):
+        journal.open(order(f"order-{number}"), NOTICE, node="gpu-7", boot="b1")
+        journal.record(f"order-{number}", "order.given", {})
+    journal.stop()
+    Journal(path, clock).stop()
+
+    found = load(path, last=2 * KEPT)
+    assert [one.id for one in found] == [f"order-{n}" for n in range(3, KEPT + 3)]
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT count(*) FROM event").fetchone() == (KEPT,)
 
 
 WRITES_AND_IS_KILLED = """
