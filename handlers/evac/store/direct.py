@@ -148,9 +148,10 @@ class _Work:
 
     def _write(self, start: int, end: int) -> None:
         aligned = end - end % BLOCK
-        if self._direct is not None and start < aligned:
+        direct = self._direct  # read once: another thread may find out that it is refused
+        if direct is not None and start < aligned:
             try:
-                start = self._pwrite(self._direct, start, aligned)
+                start = self._pwrite(direct, start, aligned)
             except OSError as error:
                 if error.errno != errno.EINVAL:
                     raise
