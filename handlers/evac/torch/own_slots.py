@@ -159,6 +159,8 @@ class OwnSlots:
             self._put(one.slot, _Is.FREE, None)
         if self._choice.leads:
             self._choice.end()
+        with self._changed:
+            self._owned = []
 
     def _next(self) -> _Own | None:
         """The next generation to commit; None when there is no more, and none will come."""

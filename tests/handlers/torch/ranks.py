@@ -1,5 +1,6 @@
 """Real ranks over gloo, as processes of their own."""
 
+import multiprocessing
 import os
 import tempfile
 from collections.abc import Callable
@@ -8,13 +9,16 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from torch.multiprocessing.spawn import start_processes
 
 
 def run(world: int, act: Callable[..., None], *args: Any) -> None:
     """Call ``act(rank, *args)`` on every rank; fails where one of them does."""
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(_enter, (world, str(Path(folder) / "meet"), act, args), nprocs=world)  # type: ignore[no-untyped-call] # torch has no types here
+        # One process imports torch, once for all tests, and ranks are forked from it.
+        multiprocessing.set_forkserver_preload(["evac.torch", "torch._dynamo"])
+        given = (world, str(Path(folder) / "meet"), act, args)
+        start_processes(_enter, given, nprocs=world, start_method="forkserver")  # type: ignore[no-untyped-call] # torch has no types here
 
 
 def _enter(

@@ -1,0 +1,106 @@
+"""What ranks do in the tests of many ranks; importable by the processes that do it."""
+
+import logging
+import random
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.distributed.checkpoint.state_dict import get_state_dict
+from torch.distributed.checkpoint.state_dict_loader import load as load_checkpoint
+
+from evac.errors import GenerationError
+from evac.torch import Checkpointer
+from tests.handlers.torch.training import Run, digest, wait_committed
+
+
+def stock(run: Run) -> dict[str, Any]:
+    model, optimizer = get_state_dict(run.model, run.optimizer)
+    return {"model": dict(model), "optimizer": dict(optimizer)}
+
+
+def save(rank: int, store: str, steps: int, out: str, ddp: bool = True) -> None:
+    """Train *steps* steps, all of them committed; leave the digest of the common state."""
+    run = Run(rank=rank, ddp=ddp)
+    random.seed(rank)
+    np.random.seed(rank)
+    with run.saver(store=store) as saver:
+        for step in range(1, steps + 1):
+            run.train()
+            assert saver.step(step), saver.stats
+            wait_committed(store, step)
+        then = [digest(stock(run)), *draws()]
+    Path(f"{out}.{rank}").write_text("\n".join(then))
+
+
+def draws() -> list[str]:
+    """The next number of every generator."""
+    return [
+        float(torch.rand(1).item()).hex(),
+        random.random().hex(),
+        float(np.random.rand()).hex(),
+    ]
+
+
+def restore(rank: int, store: str, step: int | None, out: str, expected: str) -> None:
+    """Restore and compare with what `save` left: state and this rank's own numbers."""
+    heard: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign] # a list is all it takes
+    logging.getLogger("evac").addHandler(handler)
+    run = Run(rank=rank, seed=99, ddp=torch.distributed.is_initialized())
+    saver = run.saver(store=store)
+    assert saver.restore() == step
+    now = [digest(stock(run)), *draws()]
+    left = Path(f"{expected}.{rank}")
+    if left.exists():
+        assert now == left.read_text().split("\n")
+    else:
+        assert now[0] == Path(f"{expected}.0").read_text().split("\n")[0]
+    Path(f"{out}.{rank}").write_text("\n".join(heard))
+    saver.close()
+
+
+def plain_load(rank: int, folder: str, expected: str) -> None:
+    """Load with torch alone, as somebody who never heard of evac."""
+    run = Run(rank=rank, seed=99, ddp=torch.distributed.is_initialized())
+    run.train()
+    tree = stock(run)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        load_checkpoint(tree, checkpoint_id=folder)
+    assert digest(tree) == Path(f"{expected}.0").read_text().split("\n")[0]
+
+
+def fail_alike(rank: int, store: str) -> None:
+    """All ranks hear of what only one of them sees."""
+    run = Run(rank=rank, ddp=True)
+    saver = run.saver(store=store)
+    try:
+        saver.restore()
+    except GenerationError:
+        return
+    raise AssertionError("restored from nothing")
+
+
+def one_rank_not_ready(rank: int, store: str) -> None:
+    """A rank that cannot plan holds nobody up, and nobody plans without it."""
+    run = Run(rank=rank, ddp=True)
+    run.train()
+    optimizer = run.optimizer if rank == 0 else torch.optim.AdamW(run.model.parameters())
+    saver = Checkpointer(model=run.model, optimizer=optimizer, job="run", store=store)
+    assert not saver.step(1)
+    assert "rank 1: the optimizer holds no state yet" in saver.stats.last_reason
+    saver.close()
+
+
+def fast(rank: int, store: str, steps: int) -> None:
+    """Stage far faster than the store can take it; whole generations come of it all the same."""
+    run = Run(rank=rank, ddp=True)
+    with run.saver(store=store) as saver:
+        for step in range(1, steps + 1):
+            run.train()
+            saver.step(step)
+    assert saver.stats.failed == 0

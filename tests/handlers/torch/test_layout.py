@@ -1,0 +1,100 @@
+import io
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evac.errors import GenerationError
+from evac.segment import PAGE
+from evac.torch.layout import MOST_ZEROS, capacity, encode, frame, plan
+from evac.torch.world import World
+
+DTYPES = [
+    torch.float32,
+    torch.float64,
+    torch.bfloat16,
+    torch.float16,
+    torch.int64,
+    torch.uint8,
+    torch.bool,
+    torch.complex64,
+]
+
+
+@given(
+    st.sampled_from(DTYPES),
+    st.lists(st.integers(0, 40), max_size=3).map(torch.Size),
+)
+@settings(deadline=None)
+def test_a_frame_around_any_payload_is_what_torch_load_reads(
+    dtype: torch.dtype, shape: torch.Size
+) -> None:
+    tensor = torch.rand(shape).mul(3).to(dtype)
+    prefix, suffix = frame(dtype, shape)
+    payload = tensor.reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+
+    read = torch.load(io.BytesIO(prefix + payload + suffix), weights_only=True)
+
+    assert read.dtype == dtype
+    assert torch.equal(read, tensor)
+
+
+@given(st.integers(0, 60_000), st.integers(0, 60_000))
+@settings(deadline=None, max_examples=300)
+def test_an_object_is_read_back_whatever_it_grew_or_shrank_to(planned: int, now: int) -> None:
+    room = capacity(len(encode("x" * planned)))
+    archive = encode("y" * now)
+    if not 0 <= room - len(archive) <= MOST_ZEROS:
+        return
+
+    assert torch.load(io.BytesIO(archive + bytes(room - len(archive)))) == "y" * now
+
+
+@given(st.integers(0, 200_000))
+def test_an_object_has_room_to_grow_and_not_too_many_zeros(nbytes: int) -> None:
+    assert nbytes + 4096 <= capacity(nbytes) <= nbytes + MOST_ZEROS
+
+
+def state() -> dict[str, Any]:
+    return {
+        "model": {"w": torch.randn(300, 7), "b": torch.randn(7), "e": torch.empty(0, 3)},
+        "optimizer": {"state": {"w": {"step": torch.tensor(1.0)}}, "param_groups": [{"lr": 0.1}]},
+    }
+
+
+def test_items_never_overlap_and_lie_in_the_body() -> None:
+    layout = plan(World(), state())
+    end = 0
+    for item in layout.items():
+        assert item["offset"] >= end
+        end = item["offset"] + item["nbytes"]
+    assert end <= layout.nbytes
+    assert layout.nbytes % PAGE == 0
+    assert {item["name"] for item in layout.items()} == layout.keys
+
+
+def test_large_payloads_start_at_a_page() -> None:
+    layout = plan(World(), state())
+    (large,) = (item for item in layout.tensors if item.shape == (300, 7))
+    assert large.payload % PAGE == 0
+
+
+def test_equal_states_give_equal_layouts_and_others_do_not() -> None:
+    assert plan(World(), state()).name == plan(World(), state()).name
+    assert plan(World(), {**state(), "more": 1}).name != plan(World(), state()).name
+
+
+def test_metadata_names_every_item_where_it_lies() -> None:
+    layout = plan(World(), state())
+    stored = pickle.loads(layout.metadata).storage_data
+    assert {(k.fqn, v.relative_path, v.offset, v.length) for k, v in stored.items()} == {
+        (item["name"], "__0_0.distcp", item["offset"], item["nbytes"]) for item in layout.items()
+    }
+
+
+def test_a_tensor_that_is_not_strided_is_refused_by_name() -> None:
+    with pytest.raises(GenerationError, match=r"rank 0: .*odd: .*sparse"):
+        plan(World(), {"odd": torch.eye(3).to_sparse()})

@@ -1,0 +1,180 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from evac.torch.choice import Alone, Choice
+from evac.torch.complaints import Complaints
+from evac.torch.identity import Identity
+from evac.torch.image import tail
+from evac.torch.layout import Layout, plan
+from evac.torch.own_slots import KEEP, OwnSlots
+from evac.torch.world import World
+from tests.handlers.torch.fakes import FakeClient
+from tests.handlers.torch.training import Run, wait_committed
+
+LAYOUT: Layout = plan(World(), {"value": 1})
+TAIL = tail(LAYOUT)
+
+
+def folder_of(store: str) -> Path:
+    return Path(store.removeprefix("file://"))
+
+
+def whole(store: str) -> list[str]:
+    return sorted(path.parent.name for path in folder_of(store).glob("*/run/step-*/.metadata"))
+
+
+def own(store: str, *, choice: Choice | None = None, slots: int = 3) -> OwnSlots:
+    made = OwnSlots(
+        store,
+        "me/run",
+        Identity("run", "", 0, 1),
+        lambda incarnation: choice or Alone(),
+        Complaints(),
+        slots=slots,
+    )
+    assert made.reserve(TAIL.slot_nbytes, LAYOUT, 1) == ""
+    return made
+
+
+def stage(slots: OwnSlots, step: int) -> bool:
+    slot = slots.acquire()
+    if slot is None:
+        return False
+    slot.begin(1)
+    header = TAIL.header(incarnation=1, step=step)
+    slot.complete(header)
+    slots.staged(slot, header)
+    return True
+
+
+class Follows:
+    """The choice as a rank that does not lead sees it; the test leads."""
+
+    leads = False
+
+    def __init__(self) -> None:
+        self.picked: set[int] = set()
+        self.over = False
+
+    def choose(self, step: int) -> None:
+        raise AssertionError("a follower picks nothing")
+
+    def chosen(self, step: int) -> bool:
+        return step in self.picked
+
+    def end(self) -> None:
+        raise AssertionError("a follower ends nothing")
+
+    def ended(self) -> bool:
+        return self.over
+
+
+def test_the_last_generation_is_committed_before_close_returns(store: str) -> None:
+    slots = own(store)
+    for step in range(1, 40):
+        stage(slots, step)
+    slots.close()
+    assert "step-39.1" in whole(store)
+
+
+def test_only_so_many_generations_stay(store: str) -> None:
+    run = Run()
+    with run.saver(store=store) as saver:
+        for step in range(1, KEEP + 4):
+            run.train()
+            saver.step(step)
+            wait_committed(store, step)
+    assert len(whole(store)) == KEEP
+
+
+def test_a_follower_commits_what_was_picked_and_nothing_else(store: str) -> None:
+    choice = Follows()
+    slots = own(store, choice=choice)
+    assert stage(slots, 1)
+    assert stage(slots, 2)
+    choice.picked.add(2)
+    wait_committed(store, 2)
+    assert stage(slots, 3)
+    choice.over = True
+    slots.close()
+    assert whole(store) == ["step-2.1"]
+
+
+def test_a_follower_makes_room_only_from_what_was_passed_over(store: str) -> None:
+    choice = Follows()
+    slots = own(store, choice=choice)
+    assert all(stage(slots, step) for step in (1, 2, 3, 4, 5))
+    choice.picked.add(3)
+    wait_committed(store, 3)
+    choice.over = True
+    slots.close()
+    assert whole(store) == ["step-3.1"]
+
+
+def test_a_slot_that_is_given_back_is_free_again(store: str) -> None:
+    slots = own(store, choice=Follows(), slots=1)
+    slot = slots.acquire()
+    assert slot is not None
+    assert slots.acquire() is None
+    slots.release(slot)
+    assert slots.acquire() is slot
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> str:
+    """A store whose root is a file."""
+    (tmp_path / "broken").write_text("")
+    return f"file://{tmp_path}/broken"
+
+
+def test_a_failing_store_is_told_once_and_training_goes_on(
+    store: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = Run()
+    saver = run.saver(store=store)
+    run.train()
+    assert saver.step(1)
+    wait_committed(store, 1)
+    # From now on nothing can be written there.
+    root = folder_of(store)
+    os.rename(root, f"{root}.away")
+    root.write_text("")
+    for step in (2, 3, 4):
+        run.train()
+        assert saver.step(step)
+    saver.close()
+    assert saver.stats.failed >= 1
+    assert caplog.text.count("not kept") == 1
+
+
+def test_a_store_that_cannot_be_reached_at_the_start_is_told_once_and_tried_again(
+    broken: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = Run()
+    with run.saver(store=broken) as saver:
+        run.train()
+        assert not saver.step(1)
+        assert not saver.step(2)
+        assert caplog.text.count("no incarnation") == 1
+        Path(broken.removeprefix("file://")).unlink()
+        assert saver.step(3)
+    assert whole(broken) == ["step-3.1"]
+
+
+def test_a_daemon_that_appears_later_takes_over(store: str) -> None:
+    client = FakeClient([store])
+    client.connected = False
+    run = Run()
+    saver = run.saver(store=store, client=client.as_client())
+    run.train()
+    assert saver.step(1)
+    wait_committed(store, 1)
+    client.connected = True
+    assert saver.step(2)
+    assert client.kept == [(0, 2)]
+    assert client.reservations[0]["incarnation"] == 1
+    saver.close()
+    assert whole(store) == ["step-1.1"]
+    assert client.left
