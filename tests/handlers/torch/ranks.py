@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import tempfile
 from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,22 @@ from torch.multiprocessing.spawn import start_processes
 def run(world: int, act: Callable[..., None], *args: Any) -> None:
     """Call ``act(rank, *args)`` on every rank; fails where one of them does."""
     with tempfile.TemporaryDirectory() as folder:
-        # One process imports torch, once for all tests, and ranks are forked from it.
-        multiprocessing.set_forkserver_preload(["evac.torch", "torch._dynamo"])
+        preload()
         given = (world, str(Path(folder) / "meet"), act, args)
         start_processes(_enter, given, nprocs=world, start_method="forkserver")  # type: ignore[no-untyped-call] # torch has no types here
+
+
+def process(act: Callable[..., None], *args: Any) -> BaseProcess:
+    """A process that runs ``act(*args)``, started."""
+    preload()
+    started = multiprocessing.get_context("forkserver").Process(target=act, args=args)
+    started.start()
+    return started
+
+
+def preload() -> None:
+    """Let one process import torch, once for all tests, from which the others are forked."""
+    multiprocessing.set_forkserver_preload(["evac.torch", "torch._dynamo"])
 
 
 def _enter(

@@ -1,35 +1,28 @@
 """The promise itself: a run that was killed and resumed is, to the bit, one that was not."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+from tests.handlers.torch import training
+from tests.handlers.torch.ranks import process
+
 STEPS, KILLED = 9, 5
 
 
 def train(folder: Path, *, world: int, store: str, kill_after: int = 0) -> list[dict[str, Any]]:
-    """Run the training program on *world* ranks; their reports, none where they were killed."""
+    """Run the training on *world* ranks; their reports, none where they were killed."""
     folder.mkdir()
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-    command = [sys.executable, "-m", "tests.handlers.torch.training", "--world", str(world)]
-    command += ["--meet", str(folder / "meet"), "--store", store, "--steps", str(STEPS)]
     ranks = [
-        subprocess.Popen(
-            [*command, "--kill-after", str(kill_after), "--rank", str(r), "--out", f"{folder}/{r}"],
-            cwd=ROOT,
-            env=environment,
-        )
-        for r in range(world)
+        process(training.train, rank, world, str(folder), store, STEPS, kill_after)
+        for rank in range(world)
     ]
-    ends = [rank.wait(60) for rank in ranks]
-    assert ends == [-signal.SIGKILL if kill_after else 0] * world
+    for rank in ranks:
+        rank.join(60)
+    assert [rank.exitcode for rank in ranks] == [-signal.SIGKILL if kill_after else 0] * world
     return [] if kill_after else [json.loads((folder / str(r)).read_text()) for r in range(world)]
 
 

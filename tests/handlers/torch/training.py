@@ -1,10 +1,9 @@
 """A small training run whose every number matters: dropout, AdamW, LR schedule, shuffled data.
 
-As a program it trains, stages each step, and at the end (or right before it kills itself)
-leaves its losses and the digest of all of its state.
+`train` is the whole program of a rank: it stages each step, and at the end leaves its losses and
+the digest of all of its state, or kills itself in the middle.
 """
 
-import argparse
 import hashlib
 import json
 import os
@@ -119,34 +118,27 @@ def wait_committed(store: str, step: int) -> None:
         time.sleep(0.01)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--rank", type=int, default=0)
-    parser.add_argument("--world", type=int, default=1)
-    parser.add_argument("--meet", default="")
-    parser.add_argument("--store", required=True)
-    parser.add_argument("--steps", type=int, required=True)
-    parser.add_argument("--kill-after", type=int, default=0)
-    parser.add_argument("--out", required=True)
-    args = parser.parse_args()
+def train(rank: int, world: int, folder: str, store: str, steps: int, kill_after: int) -> None:
+    """What one rank of the run does, in a process of its own.
+
+    Args:
+        folder: Where the ranks meet, and where each leaves its report.
+        kill_after: The step after which it kills itself; 0 for never.
+    """
     torch.set_num_threads(1)
-    if args.world > 1:
-        join(args.rank, args.world, args.meet)
-    run = Run(rank=args.rank, ddp=args.world > 1)
+    if world > 1:
+        join(rank, world, f"{folder}/meet")
+    run = Run(rank=rank, ddp=world > 1)
     losses: dict[int, str] = {}
-    with run.saver(store=args.store) as saver:
+    with run.saver(store=store) as saver:
         first = saver.restore() or 0
-        for step in range(first + 1, args.steps + 1):
+        for step in range(first + 1, steps + 1):
             losses[step] = run.train()
             saver.step(step)
-            if step == args.kill_after:
-                wait_committed(args.store, step)
+            if step == kill_after:
+                wait_committed(store, step)
                 os.kill(os.getpid(), signal.SIGKILL)
         report = {"first": first, "losses": losses, "digest": run.digest()}
-    Path(args.out).write_text(json.dumps(report))
-    if args.world > 1:
+    Path(f"{folder}/{rank}").write_text(json.dumps(report))
+    if world > 1:
         dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()
