@@ -9,6 +9,8 @@ import stat
 import tempfile
 from pathlib import Path
 
+import psutil
+
 from evacd.check import cgroup
 from evacd.check.findings import Finding, Verdict
 from evacd.config import MemoryConfig, PolicyConfig, SocketConfig, StateConfig
@@ -82,7 +84,7 @@ def check_state(config: StateConfig) -> Finding:
 
 def check_memory(config: MemoryConfig) -> Finding:
     """The budget fits in what is available now, and in what our control group allows."""
-    available = mem_available(Path("/proc/meminfo").read_text())
+    available = psutil.virtual_memory().available
     allowed = cgroup.limit(Path("/proc/self/cgroup").read_text())
     return judge_memory(config.budget.resolve(available), available, allowed)
 
@@ -101,15 +103,6 @@ def judge_memory(budget: int, available: int, allowed: int | None) -> Finding:
         cure = "lower --memory-budget: workloads need the rest"
         return Finding(name, Verdict.WARN, detail, cure)
     return Finding(name, Verdict.OK, detail)
-
-
-def mem_available(text: str) -> int:
-    """Bytes of MemAvailable in *text*, which is ``/proc/meminfo``; 0 where there is none."""
-    for line in text.splitlines():
-        match line.split():
-            case ["MemAvailable:", kibibytes, "kB"]:
-                return int(kibibytes) * 1024
-    return 0
 
 
 def check_files() -> Finding:

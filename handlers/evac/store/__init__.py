@@ -72,6 +72,17 @@ class Store(Protocol):
         """Forget *key*; it is no error that nothing is there."""
         ...
 
+    async def clean(self, *, older_than: float = 60.0) -> int:
+        """Remove what killed writers of ours left half written; others' things never.
+
+        Args:
+            older_than: Seconds since the last write to such a thing.
+
+        Returns:
+            How many were removed.
+        """
+        ...
+
 
 def open_store(url: str, *, owner: Owner | None = None) -> Store:
     """The store behind *url* (``file:///absolute/path``).

@@ -16,7 +16,6 @@ from evacd.check.machine import (
     check_sockets,
     check_state,
     judge_memory,
-    mem_available,
 )
 from evacd.config import Budget, MemoryConfig, PolicyConfig, SocketConfig, StateConfig
 
@@ -126,11 +125,6 @@ def test_a_budget_that_is_not_there_fails(
 def test_this_machine_s_memory_is_looked_at() -> None:
     assert check_memory(MemoryConfig(Budget.parse("4KiB"))).verdict is Verdict.OK
     assert check_memory(MemoryConfig(Budget.parse("900TiB"))).verdict is Verdict.FAIL
-
-
-def test_available_memory_is_read_from_its_own_line() -> None:
-    assert mem_available("MemTotal: 9 kB\nMemAvailable:   12 kB\nX: 1\n") == 12 * 1024
-    assert mem_available("MemTotal: 9 kB\n") == 0
 
 
 def test_few_open_files_never_fail() -> None:

@@ -1,0 +1,358 @@
+"""Acts on what the order machine decides, in the order of what cannot wait.
+
+First the workloads are told, then the flush begins; cordon, departure and the incident's
+journal run beside it, each with its own time limit. None of them can hold the flush up: a bug
+in one is logged and costs itself only.
+"""
+
+from asyncio import Task, TaskGroup, wait
+from collections.abc import Coroutine, Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import structlog
+
+from evacd.clock import Clock
+from evacd.cordon import Cordon
+from evacd.facts import Kept, Notice, Noticed, Order, Outcome, Probe
+from evacd.flush import Flush
+from evacd.flush.save import Saver
+from evacd.health import SourceHealth, heard
+from evacd.order import Advised, Amended, Given, Machine, StoodDown, Transition, Waiting, Withdrawn
+from evacd.plan import need
+from evacd.rendezvous import Announcer, Departure, Word
+from evacd.report.journal import Journal
+from evacd.workloads import Board, Died, Dropped, Happening, Joined, Left, StagedOne
+
+log = structlog.get_logger()
+
+
+class Evacuation:
+    """One node's evacuation, from the first probe to the report."""
+
+    def __init__(
+        self,
+        *,
+        machine: Machine,
+        board: Board,
+        saver: Saver,
+        lanes: Iterable[str],
+        assumed: float,
+        reserve: float,
+        commit_seconds: float,
+        cordons: Iterable[Cordon],
+        announcers: Iterable[Announcer],
+        journal: Journal,
+        clock: Clock,
+        node: str,
+        boot: str,
+        beside: TaskGroup,
+    ) -> None:
+        """Wire it up.
+
+        Args:
+            assumed: Bytes per second of a lane that was not measured yet.
+            reserve: Seconds before the deadline that no step is planned into.
+            commit_seconds: Fixed cost of each step's commit.
+            beside: Owns the tasks that run beside the flush.
+        """
+        self._machine = machine
+        self._board = board
+        self._cordons = tuple(cordons)
+        self._announcers = tuple(announcers)
+        self._journal = journal
+        self._clock = clock
+        self._node = node
+        self._boot = boot
+        self._beside = beside
+        self._running: set[Task[None]] = set()
+        self._closed: list[Cordon] = []
+        self._notice: Notice | None = None
+        self._reported: dict[str, Outcome] = {}
+        self.sources: dict[str, SourceHealth] = {}
+        self._commit_seconds = commit_seconds
+        self.flush = Flush(
+            board,
+            saver,
+            lanes=lanes,
+            assumed=assumed,
+            reserve=reserve,
+            commit_seconds=commit_seconds,
+            clock=clock,
+            record=self._record,
+            ended=self._ended,
+            idle=self._idle,
+        )
+
+    # --- what is heard -------------------------------------------------------------------
+
+    def hear(self, source: str, probe: Probe) -> None:
+        """Take one answer of one source; returns when everything urgent is under way."""
+        now = self._clock.monotonic()
+        if isinstance(probe, Noticed):
+            self._notice = probe.notice
+        for transition in self._machine.feed(probe, now=now):
+            self._act(transition)
+        before = self.sources.get(source)
+        after = self.sources[source] = heard(before, source, probe, now=now)
+        if after.unknowns == 1:
+            log.warning("source.degraded", source=source, reason=after.reason, cure=after.cure)
+        elif after.answers and before is not None and not before.answers:
+            log.info("source.recovered", source=source)
+
+    def tick(self) -> None:
+        """Time has passed: a planned order may be due."""
+        now = self._clock.monotonic()
+        rates = {lane: rate.bytes_per_second for lane, rate in self.flush.rates.items()}
+        seconds = need(self._board.units(), rates=rates, commit_seconds=self._commit_seconds)
+        for transition in self._machine.tick(now=now, need=seconds):
+            self._act(transition)
+
+    def happened(self, happening: Happening) -> None:
+        """Take what the workloads did."""
+        match happening:
+            case Died(unit, rank, pid):
+                log.warning("workload.died", unit=unit, rank=rank, pid=pid)
+                self._record("workload.died", {"unit": unit, "rank": rank, "pid": pid})
+                self.flush.rescue(unit)
+            case Joined(unit, rank, pid):
+                log.info("workload.joined", unit=unit, rank=rank, pid=pid)
+                self._record("workload.joined", {"unit": unit, "rank": rank, "pid": pid})
+                self.flush.wake()
+            case Left(unit, rank):
+                log.info("workload.left", unit=unit, rank=rank)
+                self.flush.wake()
+            case StagedOne():
+                self.flush.wake()
+            case Dropped(pid, reason):
+                log.warning("peer.dropped", pid=pid, reason=reason)
+
+    # --- what is done --------------------------------------------------------------------
+
+    def _act(self, transition: Transition) -> None:
+        match transition:
+            case Given(order):
+                self._give(order)
+            case Amended(order):
+                self._amend(order)
+            case StoodDown(order, reason):
+                self._stand_down(order, reason)
+            case Advised(notice):
+                told = self._board.advise(notice)
+                log.info("notice.advised", source=notice.source, kind=notice.kind, told=told)
+            case Waiting(notice, starts_at):
+                starts_in = starts_at - self._clock.monotonic()
+                log.info("notice.planned", source=notice.source, starts_in_seconds=starts_in)
+            case Withdrawn(notice, reason):
+                log.info("notice.withdrawn", source=notice.source, kind=notice.kind, reason=reason)
+
+    def _give(self, order: Order) -> None:
+        told = self._board.give(order)
+        self.flush.evacuate(order)
+        window = order.deadline - order.given
+        log.warning(
+            "order.given",
+            order=order.id,
+            source=order.source,
+            kind=order.kind,
+            window_seconds=round(window, 3),
+            told=told,
+        )
+        notice = self._notice or Notice(
+            order.source, order.kind, order.id, order.confidence, order.deadline, order.given
+        )
+        self._reported.clear()
+        self._journal.open(order, notice, node=self._node, boot=self._boot)
+        self._record("notice.seen", _notice_facts(notice, window))
+        self._record("order.given", {**_order_facts(order, window), "told": told})
+        for cordon in self._cordons:
+            self._run_beside(self._close(cordon, order))
+        self._announce_leaving(order)
+
+    def _amend(self, order: Order) -> None:
+        told = self._board.give(order)
+        self.flush.evacuate(order)
+        window = order.deadline - order.given
+        log.warning("order.amended", order=order.id, window_seconds=round(window, 3), told=told)
+        self._record("order.amended", {**_order_facts(order, window), "told": told})
+        self._announce_leaving(order)
+
+    def _stand_down(self, order: Order, reason: str) -> None:
+        told = self._board.stand_down(order, reason)
+        self.flush.stand_down()
+        log.warning("order.stood_down", order=order.id, reason=reason, told=told)
+        self._journal.record(order.id, "order.stood_down", {"reason": reason})
+        closed, self._closed = self._closed, []
+        for cordon in closed:
+            self._run_beside(self._reopen(cordon, order, reason))
+        for job in self._jobs():
+            self._announce(self._departure(Word.STAYING, order, job=job, reason=reason))
+        self._journal.close(order.id)
+
+    # --- beside the flush ----------------------------------------------------------------
+
+    async def _close(self, cordon: Cordon, order: Order) -> None:
+        began = self._clock.monotonic()
+        # Noted before it ends: what may have been done must be undone on a cancel.
+        self._closed.append(cordon)
+        wrong = await cordon.close(order, seconds_left=order.deadline - began)
+        if wrong is None:
+            took = self._clock.monotonic() - began
+            self._tell(order, "cordon.closed", {"name": cordon.name, "seconds": took})
+        else:
+            self._tell(order, "cordon.failed", {"name": cordon.name, "reason": wrong})
+
+    async def _reopen(self, cordon: Cordon, order: Order, reason: str) -> None:
+        wrong = await cordon.reopen(order, reason=reason)
+        if wrong is None:
+            self._tell(order, "cordon.reopened", {"name": cordon.name})
+        else:
+            self._tell(order, "cordon.failed", {"name": cordon.name, "reason": wrong})
+
+    def _announce_leaving(self, order: Order) -> None:
+        newest = {s.unit: s for s in self.flush.plan().steps}
+        for job in self._jobs():
+            step = newest.get(job)
+            self._announce(
+                self._departure(
+                    Word.LEAVING,
+                    order,
+                    job=job,
+                    generation=step.generation if step else None,
+                    store=step.lane if step else "",
+                )
+            )
+
+    def _announce(self, departure: Departure) -> None:
+        for announcer in self._announcers:
+            self._run_beside(self._announce_with(announcer, departure))
+
+    async def _announce_with(self, announcer: Announcer, departure: Departure) -> None:
+        wrong = await announcer.announce(departure)
+        data = {"name": announcer.name, "word": departure.word.value, "job": departure.job}
+        if wrong is None:
+            self._tell(departure.order, "departure.announced", data)
+        else:
+            self._tell(departure.order, "departure.failed", {**data, "reason": wrong})
+
+    def _departure(self, word: Word, order: Order, **facts: Any) -> Departure:
+        left = max(order.deadline - self._clock.monotonic(), 0.0)
+        return Departure(word, self._node, self._boot, order.id, seconds_left=left, **facts)
+
+    def _jobs(self) -> list[str]:
+        """All units on board; the node alone ("") where nobody is."""
+        return [unit.name for unit in self._board.units()] or [""]
+
+    def _run_beside(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._beside.create_task(_guarded(work))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def settle(self) -> None:
+        """Wait until a running order has nothing left to do, on any seam."""
+        if self.flush.order is not None:
+            await self.flush.settled.wait()
+        if self._running:
+            await wait(self._running)
+        await self._journal.settled()
+
+    # --- what became of it ---------------------------------------------------------------
+
+    def _ended(self, outcome: Outcome) -> None:
+        order = self.flush.order
+        if isinstance(outcome, Kept):
+            log.info(
+                "flush.finished",
+                unit=outcome.unit,
+                step=outcome.generation.step if outcome.generation else None,
+                nbytes=outcome.nbytes,
+                seconds=round(outcome.seconds, 3),
+                durable=outcome.durable,
+            )
+        else:
+            log.error("flush.lost", unit=outcome.unit, reason=outcome.reason)
+        if order is None:
+            return
+        if isinstance(outcome, Kept):
+            departure = self._departure(
+                Word.DURABLE, order, job=outcome.unit, generation=outcome.generation
+            )
+        else:
+            departure = self._departure(Word.LOST, order, job=outcome.unit, reason=outcome.reason)
+        self._announce(departure)
+
+    def _idle(self) -> None:
+        """The flush has nothing left to do: say how it went, once per change."""
+        outcomes = self.flush.outcomes
+        if self.flush.order is None or outcomes == self._reported:
+            return
+        self._reported = dict(outcomes)
+        saved = sum(isinstance(outcome, Kept) for outcome in outcomes.values())
+        verdict = f"{saved} saved, {len(outcomes) - saved} lost"
+        log.info("report.written", order=self.flush.order.id, verdict=verdict)
+        self._record("report.written", {"verdict": verdict})
+
+    def _record(self, name: str, data: Mapping[str, Any]) -> None:
+        """Into the running incident; outside of one there is nothing to record."""
+        if self.flush.order is not None:
+            self._journal.record(self.flush.order.id, name, data)
+
+    def _tell(self, order: Order | str, name: str, data: Mapping[str, Any]) -> None:
+        """Record and log something that ended beside the flush, maybe after its order."""
+        id = order if isinstance(order, str) else order.id
+        write = log.warning if name.endswith(".failed") else log.info
+        write(name, order=id, **{k if k != "name" else "by": v for k, v in data.items()})
+        self._journal.record(id, name, data)
+
+
+async def _guarded(work: Coroutine[Any, Any, None]) -> None:
+    try:
+        await work
+    except Exception:  # a bug beside the flush must not end the flush
+        log.exception("beside.failed")
+
+
+def _notice_facts(notice: Notice, window: float) -> dict[str, Any]:
+    return {
+        "source": notice.source,
+        "kind": notice.kind,
+        "confidence": notice.confidence.word,
+        "window_seconds": window,
+    }
+
+
+def _order_facts(order: Order, window: float) -> dict[str, Any]:
+    return {
+        "order": order.id,
+        "confidence": order.confidence.word,
+        "window_seconds": window,
+    }
+
+
+def status_of(evacuation: Evacuation, *, now: float) -> dict[str, Any]:
+    """What `evac status` shows of the order, the flush and the sources; JSON-able."""
+    order = evacuation.flush.order
+    return {
+        "order": None
+        if order is None
+        else {
+            "id": order.id,
+            "source": order.source,
+            "kind": order.kind,
+            "confidence": order.confidence.word,
+            "seconds_left": order.deadline - now,
+            "settled": evacuation.flush.settled.is_set(),
+        },
+        "outcomes": [
+            {"unit": unit, "kept": isinstance(outcome, Kept), **asdict(outcome)}
+            for unit, outcome in evacuation.flush.outcomes.items()
+        ],
+        "lanes": [
+            {"store": lane, "bytes_per_second": rate.bytes_per_second}
+            for lane, rate in evacuation.flush.rates.items()
+        ],
+        "sources": [
+            {**asdict(health), "seconds": now - health.since}
+            for health in evacuation.sources.values()
+        ],
+    }

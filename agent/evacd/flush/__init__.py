@@ -1,0 +1,306 @@
+"""Carries out the plan: one driver per lane, strictly in order, planned anew before each step.
+
+A driver asks the planner for the whole lane and takes its first step only. So a rate that
+turned out otherwise, a deadline that was shortened, a workload that died or came and a newer
+generation are all answered by the same line of code: plan again.
+
+A deadline decides what is planned; it never stops what is moving. Past it the drivers go on
+in overtime until nothing is left or the machine is gone.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, replace
+from typing import Any, Protocol, TypeAlias
+
+from evac.errors import GenerationError
+from evac.generation import Generation
+from evacd.clock import Clock
+from evacd.facts import Kept, Lost, Order, Outcome, Plan, Step, Unit
+from evacd.flush.save import Saved
+from evacd.plan import schedule
+from evacd.plan.rate import Rate
+from evacd.workloads import Part, TurnResult
+
+# An orphan's flush has no notice behind it, so it has all the time that a plan may need.
+_NO_HURRY_SECONDS = 24 * 3600.0
+
+# What a person would call the same step: who, what, and whether in time.
+_Gist: TypeAlias = tuple[str, Generation | None, bool]
+
+
+class OnBoard(Protocol):
+    """What the flush needs of the workloads; `evacd.workloads.Board` has it."""
+
+    def units(self) -> tuple[Unit, ...]:
+        """Who could be saved, and what of them."""
+        ...
+
+    def hold(self, unit: str, generation: Generation) -> AbstractContextManager[tuple[Part, ...]]:
+        """Pin a generation's slots for as long as the context is open."""
+        ...
+
+    def mark_durable(self, unit: str, generation: Generation) -> None:
+        """The generation is whole in a durable store."""
+        ...
+
+    async def turn(self, unit: str, *, seconds: float, order: str) -> TurnResult:
+        """Let a callback workload flush itself."""
+        ...
+
+
+class Saves(Protocol):
+    """What puts parts into a store; `evacd.flush.save.Saver` does."""
+
+    async def save(self, parts: Sequence[Part], *, order: str) -> Saved | str:
+        """Write and commit all *parts*; returns why not where no store took them."""
+        ...
+
+
+class Flush:
+    """All lanes of this node, and what has become of each unit under the running order."""
+
+    def __init__(
+        self,
+        on_board: OnBoard,
+        saver: Saves,
+        *,
+        lanes: Iterable[str],
+        assumed: float,
+        reserve: float,
+        commit_seconds: float,
+        clock: Clock,
+        record: Callable[[str, Mapping[str, Any]], None],
+        ended: Callable[[Outcome], None],
+        idle: Callable[[], None],
+    ) -> None:
+        """Wire it up; nothing moves before `evacuate` or `rescue`.
+
+        Args:
+            assumed: Bytes per second of a lane that was not measured yet.
+            reserve: Seconds before the deadline that no step is planned into.
+            commit_seconds: What a manifest and its fsync cost each step.
+            record: Told each event of the path, by its name in the report.
+            ended: Told each outcome, as it comes.
+            idle: Told whenever no lane has anything left to do.
+        """
+        self._on_board = on_board
+        self._saver = saver
+        self._reserve = reserve
+        self._commit_seconds = commit_seconds
+        self._clock = clock
+        self._record = record
+        self._ended = ended
+        self._idle = idle
+        self.rates: dict[str, Rate] = {lane: Rate(assumed) for lane in lanes}
+        self.order: Order | None = None
+        self.outcomes: dict[str, Outcome] = {}
+        self._orphans: set[str] = set()
+        self._tried: set[tuple[str, Generation | None]] = set()
+        self._busy: set[str] = set()
+        self._told: tuple[Order | None, list[str], list[_Gist]] = (None, [], [])
+        self._wakes: dict[str, asyncio.Event] = {lane: asyncio.Event() for lane in self.rates}
+        self.settled = asyncio.Event()
+
+    # --- what may happen -----------------------------------------------------------------
+
+    def evacuate(self, order: Order) -> None:
+        """Save all that is on board by the order's deadline; again when it is amended."""
+        if self.order is None or self.order.id != order.id:
+            self.outcomes.clear()
+            self._tried.clear()
+        self.order = order
+        self.wake()
+
+    def stand_down(self) -> None:
+        """The order is withdrawn: finish the step that moves, begin no other."""
+        self.order = None
+        self._tried.clear()
+        self.wake()
+
+    def rescue(self, unit: str) -> None:
+        """Save a unit that lost a rank: its memory lives only as long as this daemon."""
+        self._orphans.add(unit)
+        self.wake()
+
+    def wake(self) -> None:
+        """Something changed: plan again."""
+        self.settled.clear()
+        for event in self._wakes.values():
+            event.set()
+
+    # --- driving -------------------------------------------------------------------------
+
+    async def drive(self, lane: str) -> None:
+        """Work on one lane for ever; ends only by cancellation."""
+        while True:
+            self._wakes[lane].clear()
+            step = self._next(lane)
+            if step is None:
+                if not self._busy:
+                    self.settled.set()
+                    self._idle()
+                await self._wakes[lane].wait()
+                continue
+            self._busy.add(step.unit)
+            try:
+                await self._carry_out(step)
+            finally:
+                self._busy.discard(step.unit)
+
+    def plan(self) -> Plan:
+        """What would be done from now on."""
+        now = self._clock.monotonic()
+        order = self.order
+        return schedule(
+            self._open_units(),
+            deadline=order.deadline if order else now + _NO_HURRY_SECONDS,
+            rates={lane: rate.bytes_per_second for lane, rate in self.rates.items()},
+            reserve=self._reserve if order else 0.0,
+            commit_seconds=self._commit_seconds,
+            now=now,
+        )
+
+    def _open_units(self) -> list[Unit]:
+        """Who still has something to gain, with the candidates that were not tried yet."""
+        late = self.order is not None and self.order.deadline <= self._clock.monotonic()
+        units = []
+        for unit in self._on_board.units():
+            if self.order is None and unit.name not in self._orphans:
+                continue
+            # Past the deadline a unit that is safe does not get to send a newer generation
+            # while others wait; nor for ever, on a machine that stays after all.
+            if late and isinstance(self.outcomes.get(unit.name), Kept):
+                continue
+            if unit.turn_seconds is not None:
+                if self.order is None or (unit.name, None) in self._tried:
+                    continue
+                units.append(unit)
+                continue
+            fresh = tuple(
+                c for c in unit.candidates if (unit.name, c.generation) not in self._tried
+            )
+            if unit.candidates and not fresh:
+                continue
+            if not fresh and isinstance(self.outcomes.get(unit.name), Kept):
+                continue
+            units.append(replace(unit, candidates=fresh))
+        return units
+
+    def _next(self, lane: str) -> Step | None:
+        plan = self.plan()
+        self._tell(plan)
+        steps = (s for s in plan.steps if s.lane == lane and s.unit not in self._busy)
+        return next(steps, None)
+
+    def _tell(self, plan: Plan) -> None:
+        """Record a plan that says something new, and what it gives up."""
+        if self.order is None:
+            return
+        steps = [(step.unit, step.generation, step.overtime) for step in plan.steps]
+        given_up = [given.unit for given in plan.given_up]
+        if (self.order, given_up) == self._told[:2] and _remains_of(steps, self._told[2]):
+            return
+        self._told = (self.order, given_up, steps)
+        now = self._clock.monotonic()
+        self._record(
+            "plan.made",
+            {
+                "steps": [_told_step(step, now) for step in plan.steps],
+                "given_up": [asdict(given) for given in plan.given_up],
+            },
+        )
+        tried_late = {step.unit for step in plan.steps if step.overtime}
+        for given in plan.given_up:
+            if given.unit not in tried_late and given.unit not in self.outcomes:
+                self._end(Lost(given.unit, given.reason))
+
+    # --- one step ------------------------------------------------------------------------
+
+    async def _carry_out(self, step: Step) -> None:
+        self._tried.add((step.unit, step.generation))
+        if step.generation is None:
+            await self._give_turn(step)
+        else:
+            await self._save(step, step.generation)
+
+    async def _save(self, step: Step, generation: Generation) -> None:
+        told = {"unit": step.unit, "generation": asdict(generation), "nbytes": step.nbytes}
+        self._record(
+            "flush.started", {**told, "lane": step.lane, "priority": self._priority(step.unit)}
+        )
+        began = self._clock.monotonic()
+        try:
+            with self._on_board.hold(step.unit, generation) as parts:
+                saved = await self._saver.save(parts, order=self.order.id if self.order else "")
+        except GenerationError as error:
+            # Between plan and step the workload left, and took its slots with it.
+            self._end(Lost(step.unit, error.reason))
+            return
+        took = self._clock.monotonic() - began
+        if not isinstance(saved, Saved):
+            self._end(Lost(step.unit, saved))
+            return
+        if saved.store in self.rates and took > 0:
+            self.rates[saved.store] = self.rates[saved.store].observed(saved.nbytes, took)
+        self._record("flush.finished", {**told, "nbytes": saved.nbytes, "seconds": took})
+        self._record(
+            "commit.finished",
+            {"unit": step.unit, "generation": asdict(generation), "store": saved.store,
+             "durable": saved.whole},
+        )  # fmt: skip
+        self._on_board.mark_durable(step.unit, generation)
+        self._orphans.discard(step.unit)
+        self._end(Kept(step.unit, generation, saved.nbytes, took, durable=saved.whole))
+
+    async def _give_turn(self, step: Step) -> None:
+        order = self.order
+        if order is None:
+            return
+        now = self._clock.monotonic()
+        # What it asked for; all that is left where nobody waits behind it.
+        seconds = step.ends - step.starts
+        if not any(s.lane == step.lane and s.unit != step.unit for s in self.plan().steps):
+            seconds = max(seconds, order.deadline - self._reserve - now)
+        self._record(
+            "turn.given",
+            {"unit": step.unit, "seconds": seconds, "priority": self._priority(step.unit)},
+        )
+        result = await self._on_board.turn(step.unit, seconds=seconds, order=order.id)
+        took = self._clock.monotonic() - now
+        self._record("turn.finished", {"unit": step.unit, "seconds": took, **asdict(result)})
+        if result.ok:
+            self._end(Kept(step.unit, None, result.nbytes, took))
+        else:
+            self._end(Lost(step.unit, result.reason))
+
+    def _priority(self, name: str) -> int:
+        return next((u.priority for u in self._on_board.units() if u.name == name), 0)
+
+    def _end(self, outcome: Outcome) -> None:
+        """Write down what became of a unit; one that was kept stays kept."""
+        if isinstance(outcome, Lost):
+            self._record("flush.lost", {"unit": outcome.unit, "reason": outcome.reason})
+            if isinstance(self.outcomes.get(outcome.unit), Kept):
+                return
+        self.outcomes[outcome.unit] = outcome
+        self._ended(outcome)
+
+
+def _remains_of(now: Sequence[_Gist], before: Sequence[_Gist]) -> bool:
+    """Whether *now* is *before* with what was done left out, and so says nothing new."""
+    rest = iter(before)
+    return all(step in rest for step in now)
+
+
+def _told_step(step: Step, now: float) -> dict[str, Any]:
+    return {
+        "unit": step.unit,
+        "lane": step.lane,
+        "generation": asdict(step.generation) if step.generation else None,
+        "nbytes": step.nbytes,
+        "starts_in": step.starts - now,
+        "ends_in": step.ends - now,
+        "overtime": step.overtime,
+    }

@@ -1,0 +1,105 @@
+"""Puts one generation of one unit into a store: bodies, then manifests, then the whole.
+
+All ranks of the job on this node or none: every body is in place before the first manifest
+makes any of it count.
+"""
+
+from asyncio import Task, TaskGroup
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+
+from evac.commit import finish, put_body, put_manifest
+from evac.errors import EvacError
+from evac.manifest import Manifest
+from evac.store import Owner, Store
+from evacd.workloads import Part
+
+
+@dataclass(frozen=True)
+class Saved:
+    """It is safe.
+
+    Attributes:
+        store: URL of the store that has it.
+        whole: All ranks of the job are there, those of other nodes included.
+    """
+
+    store: str
+    nbytes: int
+    whole: bool
+
+
+class Saver:
+    """Knows the stores, in order of preference; the first that takes the bytes is it."""
+
+    def __init__(
+        self,
+        targets: Sequence[str],
+        open_store: Callable[[str, Owner], Store],
+        *,
+        node: str,
+    ) -> None:
+        """Open nothing yet.
+
+        Args:
+            open_store: Gives the store behind a URL, whose files will be the owner's.
+            node: Name that goes into the manifests.
+        """
+        self._targets = tuple(targets)
+        self._open_store = open_store
+        self._node = node
+
+    async def save(self, parts: Sequence[Part], *, order: str) -> Saved | str:
+        """Write all *parts* and commit them; returns why not where no store took them."""
+        reasons = []
+        for url in self._targets:
+            try:
+                whole = await self._save_in(url, parts, order)
+            except* EvacError as group:
+                reasons.append(_first(group))
+            else:
+                return Saved(url, sum(part.data.nbytes for part in parts), whole)
+        return "; ".join(reasons) or "no store is configured"
+
+    async def _save_in(self, url: str, parts: Sequence[Part], order: str) -> bool:
+        manifests = []
+        for part in parts:
+            store = self._open_store(url, part.owner)
+            # Checksums that the quiet time did not get to are made while the bytes move.
+            async with TaskGroup() as tasks:
+                sums = tasks.create_task(part.checksums())
+                tasks.create_task(
+                    put_body(store, part.prefix, part.generation, part.body, part.data)
+                )
+            manifests.append((store, part, self._manifest(part, sums, order)))
+        for store, part, manifest in manifests:
+            await put_manifest(store, part.prefix, manifest, metadata=part.metadata or None)
+        store, part, _ = manifests[0]
+        return await finish(store, part.prefix, part.generation, part.metadata or None)
+
+    def _manifest(self, part: Part, sums: Task[tuple[int, ...]], order: str) -> Manifest:
+        return Manifest(
+            job=part.job,
+            run=part.run,
+            generation=part.generation,
+            rank=part.rank,
+            world=part.world,
+            layout=part.layout,
+            body=part.body,
+            nbytes=part.data.nbytes,
+            crc32c=sums.result(),
+            metadata_nbytes=len(part.metadata),
+            metadata_sha256=sha256(part.metadata).hexdigest() if part.metadata else "",
+            items=part.items,
+            order=order,
+            node=self._node,
+        )
+
+
+def _first(group: BaseExceptionGroup[EvacError]) -> str:
+    """The reason of the first error in a group, however deep."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return str(error)

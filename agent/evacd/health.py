@@ -1,0 +1,35 @@
+"""What each notice source last said, and since when. Pure: for status, checks and metrics."""
+
+from dataclasses import dataclass, replace
+
+from evacd.facts import Probe, Unknown
+
+
+@dataclass(frozen=True)
+class SourceHealth:
+    """How one source is.
+
+    Attributes:
+        answers: False while its probes are `Unknown`.
+        since: Monotonic seconds when that began.
+        unknowns: Probes in a row that meant nothing.
+        reason: What the last of them said.
+        cure: What a person can most likely do about it.
+    """
+
+    source: str
+    answers: bool
+    since: float
+    unknowns: int = 0
+    reason: str = ""
+    cure: str = ""
+
+
+def heard(before: SourceHealth | None, source: str, probe: Probe, *, now: float) -> SourceHealth:
+    """The health of *source* after it gave this answer."""
+    answers = not isinstance(probe, Unknown)
+    if before is None or before.answers != answers:
+        before = SourceHealth(source, answers, since=now)
+    if isinstance(probe, Unknown):
+        return replace(before, unknowns=before.unknowns + 1, reason=probe.reason, cure=probe.cure)
+    return before

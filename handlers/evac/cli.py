@@ -1,0 +1,156 @@
+"""`evac`: what everyone but the daemon needs, with the standard library only.
+
+Exit codes: 0 yes, 1 no (something was lost, torn or refused), 2 usage or nothing to talk to.
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from evac import __version__, incident, inspect
+from evac.admin import read_status, request
+from evac.errors import EvacError, NotConnected
+from evac.follow import follow
+from evac.show import render_status
+from evac.wire import Cancel, Drain, Refuse
+
+SOCKET = "/run/evac/evacd.sock"
+ADMIN_SOCKET = "/run/evac/admin.sock"
+JOURNAL = "/var/lib/evac/incidents.sqlite"
+
+_EPILOG = """\
+examples:
+  evac status                      who is on board, and what is staged
+  evac drain --seconds 60          leave this node now, and watch it happen
+  evac report                      the last evacuation's timeline (works with evacd dead)
+  evac ls file:///mnt/ckpt         generations, and which of them are whole
+  evac verify file:///mnt/ckpt     read the newest one back and check every checksum
+
+exit codes:
+  0  all is well
+  1  something was lost, is torn or was refused
+  2  wrong usage, or nothing there to talk to
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code."""
+    parser = _parser()
+    args = parser.parse_args(argv)
+    run: Callable[[argparse.Namespace], int] = args.run
+    try:
+        return run(args)
+    except NotConnected as error:
+        return _fail(f"{error}\nIs evacd running? `systemctl status evacd`, or `evacd run --help`.")
+    except EvacError as error:
+        return _fail(str(error))
+    except BrokenPipeError:
+        # The reader (`| head`) has seen enough; keep the interpreter from complaining at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="evac",
+        description="See and steer what evacd saves from a machine that is about to go.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"evac {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="command")
+
+    status = commands.add_parser("status", help="who is on board, and what is staged")
+    _socket(status, "EVAC_SOCKET", SOCKET)
+    _json(status)
+    status.set_defaults(run=_status)
+
+    drain = commands.add_parser(
+        "drain", help="evacuate this node now", description="Give the order that a notice would."
+    )
+    drain.add_argument(
+        "--seconds", type=float, default=60.0, help="time until the node goes (default 60)"
+    )
+    drain.add_argument("--reason", default="", help="goes into the report")
+    drain.add_argument("--cancel", action="store_true", help="withdraw an operator's drain")
+    drain.add_argument(
+        "--no-wait", action="store_true", help="give the order and return, do not watch it"
+    )
+    _socket(drain, "EVAC_ADMIN_SOCKET", ADMIN_SOCKET)
+    _json(drain)
+    drain.set_defaults(run=_drain)
+
+    report = commands.add_parser(
+        "report", help="the timeline of the last evacuation; works with evacd dead"
+    )
+    report.add_argument("--id", help="of one order; the last one by default")
+    report.add_argument("--last", type=int, default=1, help="how many (default 1)")
+    report.add_argument(
+        "--journal",
+        type=Path,
+        default=Path(os.environ.get("EVAC_JOURNAL", JOURNAL)),
+        help=f"the daemon's journal (EVAC_JOURNAL, default {JOURNAL})",
+    )
+    _json(report)
+    report.set_defaults(run=_report)
+
+    for name, add_arguments, function, text in (
+        ("ls", inspect.add_ls_arguments, inspect.ls, "generations, and which of them are whole"),
+        ("verify", inspect.add_verify_arguments, inspect.verify, "read back, check every checksum"),
+    ):
+        command = commands.add_parser(name, help=text)
+        add_arguments(command)
+        command.set_defaults(run=function)
+    return parser
+
+
+def _socket(parser: argparse.ArgumentParser, variable: str, default: str) -> None:
+    parser.add_argument(
+        "--socket",
+        type=Path,
+        default=Path(os.environ.get(variable, default)),
+        help=f"the daemon's socket ({variable}, default {default})",
+    )
+
+
+def _json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="for programs")
+
+
+def _status(args: argparse.Namespace) -> int:
+    status = read_status(args.socket, timeout=5.0)
+    print(json.dumps(status, indent=1) if args.json else render_status(status))
+    return 0
+
+
+def _drain(args: argparse.Namespace) -> int:
+    message = Cancel() if args.cancel else Drain(seconds=args.seconds, reason=args.reason)
+    answer = request(args.socket, message, timeout=5.0)
+    if isinstance(answer, Refuse):
+        return _fail(answer.reason, code=1)
+    if args.cancel or args.no_wait:
+        return 0
+    return follow(lambda: read_status(args.socket, timeout=5.0), as_json=args.json)
+
+
+def _report(args: argparse.Namespace) -> int:
+    incidents = incident.load(args.journal, last=args.last, id=args.id)
+    if not incidents:
+        return _fail("no evacuation is on record", code=1)
+    if args.json:
+        print(json.dumps([incident.as_json(one) for one in incidents], indent=1))
+        return 0
+    color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    for one in incidents:
+        print(incident.render(one, color=color))
+    return 0
+
+
+def _fail(text: str, *, code: int = 2) -> int:
+    print(f"evac: {text}", file=sys.stderr)
+    return code

@@ -1,0 +1,86 @@
+"""Plain tables for people: aligned columns, units that are read at a glance."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from evac.human import rate, size
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, indent: str = "") -> str:
+    """Columns as wide as their widest cell, two spaces apart."""
+    lines = [tuple(header), *(tuple(row) for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    return "\n".join(
+        indent
+        + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def render_status(status: Mapping[str, Any]) -> str:
+    """What `evac status` prints."""
+    memory = status["memory"]
+    parts = [
+        f"evacd {status['version']} on {status['node']}: {_headline(status.get('order'))}",
+        f"memory   {size(memory['used'])} of {size(memory['budget'])} in slots",
+    ]
+    parts += [
+        f"store    {lane['store']}  {rate(lane['bytes_per_second'])}"
+        for lane in status.get("lanes", ())
+    ]
+    parts += [f"source   {_source(source)}" for source in status.get("sources", ())]
+    workloads = sorted(
+        status["workloads"], key=lambda one: (-one["priority"], one["unit"], one["rank"])
+    )
+    if workloads:
+        header = ("WORKLOAD", "RANK", "PRIORITY", "MODE", "PID", "STAGED", "SLOTS", "BYTES")
+        parts += ["", table(header, (_workload(one) for one in workloads))]
+    else:
+        parts += ["", "nobody is on board"]
+    if status.get("outcomes"):
+        outcomes = ("OUTCOME", "WORKLOAD", "WHAT")
+        parts += ["", table(outcomes, (_outcome(one) for one in status["outcomes"]))]
+    return "\n".join(parts)
+
+
+def _headline(order: Mapping[str, Any] | None) -> str:
+    if order is None:
+        return "no order; listening"
+    left = order["seconds_left"]
+    when = f"{left:.0f} s left" if left > 0 else f"{-left:.0f} s past the deadline"
+    return f"LEAVING ({order['source']} {order['kind']}, {order['confidence']}), {when}"
+
+
+def _source(source: Mapping[str, Any]) -> str:
+    if source["answers"]:
+        return f"{source['source']}  answers"
+    cure = f"; {source['cure']}" if source["cure"] else ""
+    return f"{source['source']}  NO ANSWER for {source['seconds']:.0f} s: {source['reason']}{cure}"
+
+
+def _workload(one: Mapping[str, Any]) -> tuple[str, ...]:
+    complete = [slot for slot in one["slots"] if slot["state"] == "complete"]
+    newest = max(complete, key=lambda slot: (slot["incarnation"], slot["step"]), default=None)
+    return (
+        one["unit"],
+        f"{one['rank']}/{one['world']}",
+        str(one["priority"]),
+        one["mode"],
+        str(one["pid"]) if one["alive"] else f"{one['pid']} (dead)",
+        f"step {newest['step']}" if newest else "-",
+        f"{len(complete)}/{len(one['slots'])}" if one["slots"] else "-",
+        size(newest["nbytes"]) if newest else "-",
+    )
+
+
+def _outcome(one: Mapping[str, Any]) -> tuple[str, ...]:
+    if not one["kept"]:
+        return ("LOST", one["unit"], one["reason"])
+    generation = one["generation"]
+    what = f"step {generation['step']}" if generation else "its own flush"
+    part = "" if one["durable"] else ", other nodes' ranks are still missing"
+    return (
+        "saved",
+        one["unit"],
+        f"{what}, {size(one['nbytes'])} in {one['seconds']:.2f} s{part}",
+    )

@@ -1,0 +1,1 @@
+"""What shows and measures evac as a whole; never installed."""

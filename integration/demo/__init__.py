@@ -1,0 +1,1 @@
+"""The main job, shown with real parts: `python -m integration.demo`."""

@@ -1,0 +1,295 @@
+"""The drivers of the lanes, in simulated time: what is done when, and what becomes of it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from evac.errors import GenerationError
+from evac.generation import Generation
+from evacd.facts import Candidate, Confidence, Kept, Lost, Order, Outcome, Unit
+from evacd.flush import Flush
+from evacd.flush.save import Saved
+from evacd.workloads import Part, TurnResult
+
+pytestmark = pytest.mark.looptime
+
+LANE = "file:///store"
+MB = 1_000_000
+RATE = 100 * MB
+
+
+class LoopClock:
+    """The event loop's simulated time."""
+
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def utc(self) -> datetime:
+        return datetime.now(UTC)
+
+
+class Aboard:
+    """Workloads as the flush sees them: facts, and who holds what."""
+
+    def __init__(self, *units: Unit) -> None:
+        self.all = {unit.name: unit for unit in units}
+        self.held: tuple[str, Generation] = ("", Generation(0, 0))
+        self.turns: list[tuple[str, float]] = []
+        self.turn_takes = 0.5
+
+    def units(self) -> tuple[Unit, ...]:
+        return tuple(self.all.values())
+
+    @contextmanager
+    def hold(self, unit: str, generation: Generation) -> Iterator[tuple[Part, ...]]:
+        if unit not in self.all:
+            raise GenerationError(str(generation), "it left")
+        self.held = (unit, generation)
+        yield ()
+
+    def mark_durable(self, unit: str, generation: Generation) -> None:
+        old = self.all[unit]
+        newer = tuple(c for c in old.candidates if c.generation > generation)
+        self.all[unit] = Unit(old.name, old.priority, old.arrived, old.lane, newer)
+
+    async def turn(self, unit: str, *, seconds: float, order: str) -> TurnResult:
+        self.turns.append((unit, seconds))
+        if self.turn_takes > seconds:
+            await asyncio.sleep(seconds)
+            return TurnResult(False, 0, "no answer in its time")
+        await asyncio.sleep(self.turn_takes)
+        return TurnResult(True, 7, "")
+
+
+class Link:
+    """A store's link of a steady rate; some units it refuses."""
+
+    def __init__(self, aboard: Aboard, *, rate: float = RATE, refuses: Sequence[str] = ()) -> None:
+        self._aboard = aboard
+        self.rate = rate
+        self.refuses = refuses
+        self.log: list[tuple[float, str, int]] = []
+
+    async def save(self, parts: Sequence[Part], *, order: str) -> Saved | str:
+        unit, generation = self._aboard.held
+        self.log.append((asyncio.get_running_loop().time(), unit, generation.step))
+        nbytes = next(
+            c.nbytes for c in self._aboard.all[unit].candidates if c.generation == generation
+        )
+        await asyncio.sleep(nbytes / self.rate)
+        return "the disk is full" if unit in self.refuses else Saved(LANE, nbytes, whole=True)
+
+
+def staged(name: str, priority: int, *sizes: int) -> Unit:
+    """Sizes in MB, newest first; steps count down from 9."""
+    found = tuple(Candidate(Generation(1, 9 - i), mb * MB) for i, mb in enumerate(sizes))
+    return Unit(name, priority, arrived=0.0, lane=LANE, candidates=found)
+
+
+def order(deadline: float, id: str = "o1") -> Order:
+    return Order(id, deadline, Confidence.CERTAIN, "test", "drain", given=0.0)
+
+
+class Told:
+    def __init__(self) -> None:
+        self.events: list[tuple[str, Mapping[str, Any]]] = []
+        self.outcomes: list[Outcome] = []
+
+    def record(self, name: str, data: Mapping[str, Any]) -> None:
+        self.events.append((name, data))
+
+
+@asynccontextmanager
+async def flushing(aboard: Aboard, link: Link, told: Told) -> AsyncIterator[Flush]:
+    flush = Flush(
+        aboard,
+        link,
+        lanes=[LANE],
+        assumed=RATE,
+        reserve=1.0,
+        commit_seconds=0.0,
+        clock=LoopClock(),
+        record=told.record,
+        ended=told.outcomes.append,
+        idle=lambda: None,
+    )
+    async with asyncio.TaskGroup() as tasks:
+        driver = tasks.create_task(flush.drive(LANE))
+        yield flush
+        driver.cancel()
+
+
+async def test_higher_priority_goes_first_and_all_that_fits_is_kept() -> None:
+    aboard = Aboard(staged("low", 1, 300), staged("high", 9, 500))
+    link = Link(aboard)
+    async with flushing(aboard, link, told := Told()) as flush:
+        flush.evacuate(order(30.0))
+        await flush.settled.wait()
+
+    assert link.log == [(0.0, "high", 9), (5.0, "low", 9)]
+    assert [type(outcome) for outcome in told.outcomes] == [Kept, Kept]
+
+
+async def test_what_does_not_fit_goes_in_overtime_after_what_does() -> None:
+    aboard = Aboard(staged("huge", 9, 5000), staged("small", 1, 100))
+    link = Link(aboard)
+    async with flushing(aboard, link, Told()) as flush:
+        flush.evacuate(order(10.0))
+        await flush.settled.wait()
+
+    assert link.log == [(0.0, "small", 9), (1.0, "huge", 9)]
+    assert all(isinstance(outcome, Kept) for outcome in flush.outcomes.values())
+
+
+async def test_a_failure_costs_its_unit_only() -> None:
+    aboard = Aboard(staged("broken", 9, 100), staged("fine", 1, 100))
+    link = Link(aboard, refuses=["broken"])
+    async with flushing(aboard, link, Told()) as flush:
+        flush.evacuate(order(30.0))
+        await flush.settled.wait()
+
+    assert flush.outcomes["broken"] == Lost("broken", "the disk is full")
+    assert isinstance(flush.outcomes["fine"], Kept)
+
+
+async def test_an_older_generation_is_tried_where_the_newest_fails() -> None:
+    aboard = Aboard(staged("job", 9, 100, 100))
+    link = Link(aboard, refuses=["job"])
+    async with flushing(aboard, link, Told()) as flush:
+        flush.evacuate(order(30.0))
+        await flush.settled.wait()
+
+    assert [step for _, _, step in link.log] == [9, 8]
+
+
+async def test_a_shorter_deadline_changes_the_very_next_step() -> None:
+    aboard = Aboard(staged("first", 9, 300), staged("big", 5, 1500), staged("small", 1, 100))
+    link = Link(aboard)
+    async with flushing(aboard, link, Told()) as flush:
+        flush.evacuate(order(30.0))
+        await asyncio.sleep(1.0)
+        flush.evacuate(order(6.0))
+        await flush.settled.wait()
+
+    assert [unit for _, unit, _ in link.log] == ["first", "small", "big"]
+
+
+async def test_a_slower_link_than_assumed_is_believed_at_the_next_step() -> None:
+    aboard = Aboard(staged("first", 9, 1000), staged("big", 5, 1000), staged("small", 1, 10))
+    link = Link(aboard, rate=RATE / 4)
+    async with flushing(aboard, link, Told()) as flush:
+        flush.evacuate(order(60.0))
+        await flush.settled.wait()
+
+    # At the assumed rate the big one would end at 50 s; at the real one at 80 s.
+    assert [unit for _, unit, _ in link.log] == ["first", "small", "big"]
+
+
+async def test_a_stand_down_begins_no_further_step() -> None:
+    aboard = Aboard(staged("first", 9, 300), staged("second", 1, 300))
+    link = Link(aboard)
+    async with flushing(aboard, link, Told()) as flush:
+        flush.evacuate(order(30.0))
+        await asyncio.sleep(1.0)
+        flush.stand_down()
+        await flush.settled.wait()
+
+    assert [unit for _, unit, _ in link.log] == ["first"]
+
+
+async def test_a_newer_generation_that_comes_in_time_is_saved_too_but_not_past_the_deadline() -> (
+    None
+):
+    aboard = Aboard(staged("job", 1, 100))
+    link = Link(aboard)
+    async with flushing(aboard, link, Told()) as flush:
+        flush.evacuate(order(10.0))
+        await flush.settled.wait()
+        aboard.all["job"] = Unit("job", 1, 0.0, LANE, (Candidate(Generation(1, 10), 100 * MB),))
+        flush.wake()
+        await flush.settled.wait()
+        await asyncio.sleep(10.0)
+        aboard.all["job"] = Unit("job", 1, 0.0, LANE, (Candidate(Generation(1, 11), 100 * MB),))
+        flush.wake()
+        await flush.settled.wait()
+
+    assert [step for _, _, step in link.log] == [9, 10]
+
+
+async def test_orphans_are_rescued_without_an_order_and_nobody_else_is() -> None:
+    aboard = Aboard(staged("dead", 1, 100), staged("alive", 9, 100))
+    link = Link(aboard)
+    async with flushing(aboard, link, Told()) as flush:
+        flush.rescue("dead")
+        await flush.settled.wait()
+
+    assert [unit for _, unit, _ in link.log] == ["dead"]
+
+
+async def test_a_hung_callback_is_cut_off_at_what_it_asked_for_while_others_wait() -> None:
+    hung = Unit("hung", 9, 0.0, LANE, turn_seconds=2.0)
+    aboard = Aboard(hung, staged("next", 1, 100))
+    aboard.turn_takes = 1e6
+    link = Link(aboard)
+    async with flushing(aboard, link, Told()) as flush:
+        flush.evacuate(order(30.0))
+        await flush.settled.wait()
+
+    assert aboard.turns == [("hung", 2.0)]
+    assert link.log == [(2.0, "next", 9)]
+    assert isinstance(flush.outcomes["hung"], Lost)
+
+
+async def test_the_last_callback_gets_all_the_time_that_is_left() -> None:
+    aboard = Aboard(Unit("index", 1, 0.0, LANE, turn_seconds=2.0))
+    aboard.turn_takes = 20.0
+    async with flushing(aboard, Link(aboard), Told()) as flush:
+        flush.evacuate(order(30.0))
+        await flush.settled.wait()
+
+    assert aboard.turns == [("index", 29.0)]
+    assert isinstance(flush.outcomes["index"], Kept)
+
+
+async def test_who_staged_nothing_is_reported_lost_with_the_reason_once() -> None:
+    empty = Unit("empty", 9, 0.0, LANE, empty_because="rank 1 has no complete generation")
+    aboard = Aboard(empty, staged("fine", 1, 100))
+    async with flushing(aboard, Link(aboard), told := Told()) as flush:
+        flush.evacuate(order(30.0))
+        await flush.settled.wait()
+        flush.wake()
+        await flush.settled.wait()
+
+    lost = [data for name, data in told.events if name == "flush.lost"]
+    assert lost == [{"unit": "empty", "reason": "rank 1 has no complete generation"}]
+
+
+async def test_a_unit_that_left_between_plan_and_step_is_lost_and_no_error() -> None:
+    aboard = Aboard(staged("first", 9, 100), staged("gone", 1, 100))
+    link = Link(aboard)
+
+    async def leave() -> None:
+        await asyncio.sleep(0.5)
+        held = aboard.all.pop("gone")
+        aboard.units = lambda: (*aboard.all.values(), held)  # type: ignore[method-assign] # as a late reader would see it
+
+    async with flushing(aboard, link, Told()) as flush, asyncio.TaskGroup() as tasks:
+        flush.evacuate(order(30.0))
+        tasks.create_task(leave())
+        await flush.settled.wait()
+
+    assert flush.outcomes["gone"] == Lost("gone", "it left")
+
+
+async def test_every_event_of_the_path_is_recorded_in_order() -> None:
+    aboard = Aboard(staged("job", 1, 100))
+    async with flushing(aboard, Link(aboard), told := Told()) as flush:
+        flush.evacuate(order(30.0))
+        await flush.settled.wait()
+
+    names = [name for name, _ in told.events]
+    assert names == ["plan.made", "flush.started", "flush.finished", "commit.finished"]
