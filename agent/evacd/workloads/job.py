@@ -207,11 +207,10 @@ class Job:
         )
 
     def _emptiness(self) -> str:
-        newest = self.newest_common()
-        if newest is not None:
-            return f"{newest} is already durable and nothing newer is complete"
         ranks = sorted({member.rank for member in self.members})
         found = self.parts()
+        if self.durable is not None and all(self.is_durable(one) for one in found):
+            return f"{self.durable} is already durable and nothing newer was staged"
         if not found:
             return "nothing was staged"
         have = {rank: [g.step for g in sorted(found) if rank in found[g]] for rank in ranks}

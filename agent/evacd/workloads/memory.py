@@ -6,6 +6,7 @@ F_SEAL_WRITE is impossible while the owner has it mapped: what it holds is check
 """
 
 import ctypes
+import errno
 import fcntl
 import mmap
 import os
@@ -21,7 +22,6 @@ SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _CHUNK = 32 * 1024 * 1024
 # madvise(2), since Linux 5.14: faults pages in, writable, without a signal when memory is short.
 _MADV_POPULATE_WRITE = 23
-_UNKNOWN_ADVICE = 22  # EINVAL: an older kernel
 
 # A CDLL call releases the GIL; mmap.madvise holds it, for a second per GiB.
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -80,6 +80,9 @@ def build(nbytes: int, stop: Callable[[], bool]) -> Region:
         OSError: The system has no memory or no fd for it.
         Stopped: *stop* became true meanwhile.
     """
+    if nbytes > available():
+        # Asking the kernel would end with the OOM killer choosing somebody.
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
     fd = os.memfd_create("evac-slot", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.fchmod(fd, 0o600)
@@ -90,6 +93,15 @@ def build(nbytes: int, stop: Callable[[], bool]) -> Region:
     except BaseException:
         os.close(fd)
         raise
+
+
+def available() -> int:
+    """Bytes that can still be had without swapping: proc_meminfo(5), MemAvailable."""
+    with open("/proc/meminfo", "rb") as file:
+        for line in file:
+            if line.startswith(b"MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return 0
 
 
 def sealed_bytes(data: bytes) -> int:
@@ -120,7 +132,7 @@ def _warm(fd: int, nbytes: int, stop: Callable[[], bool]) -> None:
                 if _libc.madvise(address + offset, length, _MADV_POPULATE_WRITE) == 0:
                     continue
                 number = ctypes.get_errno()
-                if number != _UNKNOWN_ADVICE:
+                if number != errno.EINVAL:  # which says: a kernel older than the advice
                     raise OSError(number, os.strerror(number))
                 _write_zeros(fd, offset, length)
         finally:

@@ -1,0 +1,60 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evac.generation import NAME
+from evac.wire import Register
+from evacd.workloads.policy import Refusal, admit, owner_name
+from tests.agent.workloads.peers import settings
+
+ALICE = settings(Path("/"), allow_users=("alice", "1002"))
+
+
+@given(st.none() | st.text(max_size=80), st.integers(0, 2**32 - 1))
+def test_an_owner_is_always_a_name_that_a_path_can_hold(user: str | None, uid: int) -> None:
+    assert NAME.fullmatch(owner_name(user, uid))
+
+
+@given(st.text(max_size=70), st.text(max_size=70))
+def test_two_users_never_share_a_prefix(one: str, other: str) -> None:
+    if one != other:
+        names = owner_name(one, 123456), owner_name(other, 654321)
+        # A user may be called what another's changed name looks like only on purpose.
+        assert names[0] != names[1] or {one, other} & set(names)
+
+
+def test_the_prefix_is_owner_and_job() -> None:
+    assert admit(_register(), user="alice", uid=1001, aboard=0, settings=ALICE) == "alice/train"
+
+
+@pytest.mark.parametrize(
+    ("message", "user", "uid", "aboard", "reason"),
+    [
+        ({}, "mallory", 1003, 0, "user mallory may not register"),
+        ({}, None, 1003, 0, "user 1003 may not register"),
+        ({"priority": 1001}, "alice", 1001, 0, "priority 1001 is above 1000"),
+        ({"rank": 2}, "alice", 1001, 0, "rank 2 is outside a world of 2"),
+        ({"mode": "sometimes"}, "alice", 1001, 0, "mode 'sometimes' is unknown"),
+        ({}, "alice", 1001, 256, "256 workloads on board"),
+    ],
+)
+def test_a_refusal_says_why(
+    message: dict[str, int | str], user: str | None, uid: int, aboard: int, reason: str
+) -> None:
+    register = replace(_register(), **message)  # type: ignore[arg-type]  # a table of fields
+
+    answer = admit(register, user=user, uid=uid, aboard=aboard, settings=ALICE)
+
+    assert isinstance(answer, Refusal)
+    assert reason in answer.reason
+
+
+def test_a_uid_may_be_allowed_where_it_has_no_name() -> None:
+    assert admit(_register(), user=None, uid=1002, aboard=0, settings=ALICE) == "uid-1002/train"
+
+
+def _register() -> Register:
+    return Register(job="train", rank=0, world=2)
