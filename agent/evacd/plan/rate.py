@@ -10,7 +10,7 @@ from dataclasses import dataclass
 # After so many seconds of one steady measurement, half of it is believed.
 RISE_SECONDS = 8.0
 FALL_SECONDS = 2.0
-# However long it took, no single transfer decides alone.
+# However long it took, no later transfer decides alone.
 MOST_WEIGHT = 0.75
 # Below both, a transfer has measured round trips, not the link.
 SMALL_NBYTES = 1024 * 1024
@@ -41,7 +41,7 @@ class Rate:
             raise ValueError(f"the rate is {self.bytes_per_second}, expected one above 0")
 
     def observed(self, nbytes: int, seconds: float) -> "Rate":
-        """The rate after a transfer, which weighs by the time that it took.
+        """The rate after a transfer: the first counts whole, later ones by the time they took.
 
         Args:
             nbytes: What arrived; 0 for a stall, which counts.
@@ -60,6 +60,9 @@ class Rate:
         old = self.bytes_per_second
         memory = RISE_SECONDS if seen > old else FALL_SECONDS
         weight = min(seconds / (seconds + memory), MOST_WEIGHT)
+        if not self.measured:
+            # Nobody has seen the assumption; whatever was seen is better.
+            weight = 1.0
         # Clamped, because a rounded mean may lie a hair outside of what it is the mean of.
         new = min(max(old + (seen - old) * weight, min(old, seen)), max(old, seen))
         return Rate(max(new, min(SLOWEST, old)), measured=True)

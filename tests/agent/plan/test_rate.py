@@ -39,7 +39,7 @@ class TestLaws:
         self, assumed: float, transfer: tuple[int, float]
     ) -> None:
         nbytes, seconds = transfer
-        moved = Rate(assumed).observed(nbytes, seconds).bytes_per_second - assumed
+        moved = Rate(assumed, measured=True).observed(nbytes, seconds).bytes_per_second - assumed
 
         assert abs(moved) <= 0.7501 * abs(nbytes / seconds - assumed)
 
@@ -73,11 +73,11 @@ class TestExamples:
         assert rate == Rate(1e8)
 
     def test_a_small_object_that_took_long_is_a_stall(self) -> None:
-        assert Rate(1e8).observed(4096, 5.0).bytes_per_second < 5e7
+        assert Rate(1e8, measured=True).observed(4096, 5.0).bytes_per_second < 5e7
 
     def test_a_long_transfer_weighs_more_than_a_short_one(self) -> None:
-        short = Rate(1e8).observed(2 * SMALL_NBYTES, 2 * SMALL_NBYTES / 1e9)
-        long = Rate(1e8).observed(10**10, 10.0)
+        short = Rate(1e8, measured=True).observed(2 * SMALL_NBYTES, 2 * SMALL_NBYTES / 1e9)
+        long = Rate(1e8, measured=True).observed(10**10, 10.0)
 
         assert short.bytes_per_second < 1.01e8 < 5e8 < long.bytes_per_second
 
@@ -89,3 +89,6 @@ class TestExamples:
     def test_a_rate_that_no_plan_can_use_is_refused(self, value: float) -> None:
         with pytest.raises(ValueError, match="expected one above 0"):
             Rate(value)
+
+    def test_the_first_measurement_replaces_the_assumption(self) -> None:
+        assert Rate(1e8).observed(10**9, 0.5) == Rate(2e9, measured=True)
