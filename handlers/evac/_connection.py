@@ -159,6 +159,7 @@ class Connection:
             line.channel.socket.close()
         if self._wake >= 0:
             os.close(self._wake)
+            self._wake = -1
 
     # --- the socket thread ----------------------------------------------------------------
 
@@ -172,6 +173,10 @@ class Connection:
                 reason = str(error)
             except OSError as error:
                 reason = _advice(error)
+            except Exception as error:
+                # A mistake of ours costs this connection, never the training and never the next.
+                log.exception("the connection to evacd failed in an unforeseen way")
+                reason = f"{type(error).__name__}: {error}"
             else:
                 reason = "the client is closed"
             self._drop(reason)

@@ -1,6 +1,7 @@
 """The slots of a connection: which are mapped, and since when."""
 
 import logging
+from collections.abc import Callable
 from threading import Condition
 
 from evac._memory import SlotMemory, map_slot
@@ -108,12 +109,12 @@ class Reservation:
         failure: Why no more will come.
     """
 
-    def __init__(self, slots: Slots, path: str, connection: int) -> None:
+    def __init__(self, slots: Slots, connection: int, missing: Callable[[], NotConnected]) -> None:
         self.connection = connection
         self.count = 0
         self.failure: EvacError | None = None
         self._slots = slots
-        self._path = path
+        self._missing = missing
 
     def hear(self, message: Message | None, fd: int | None) -> None:
         """Take one answer, in the socket thread."""
@@ -129,7 +130,7 @@ class Reservation:
                     log.info("evacd gives no more than %d slots: %s", self.count, message.reason)
                 self._fail(Refused(message.reason))
             case None:
-                self._fail(NotConnected(self._path, "the connection was lost"))
+                self._fail(self._missing())
             case _:
                 self._fail(Refused(f"evacd answered reserve with {message.type!r}"))
 

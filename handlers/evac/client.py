@@ -185,6 +185,8 @@ class Client:
             raise self._connection.missing()
         with changed:
             changed.wait_for(lambda: bool(got) or not self._connection.ready, timeout)
+        if not got and self._connection.ready:
+            raise NotConnected(self._connection.path, f"no answer to status in {timeout:g} s")
         if not got:
             raise self._connection.missing()
         if isinstance(got[0], Exception):
@@ -231,7 +233,7 @@ class Client:
         connection = self._connection
         if self._forked:
             raise connection.missing()
-        arriving = Reservation(self._slots, connection.path, connection.count)
+        arriving = Reservation(self._slots, connection.count, connection.missing)
         if not connection.post(request, arriving.hear):
             raise connection.missing()
         with connection.changed:

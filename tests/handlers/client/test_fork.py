@@ -2,6 +2,7 @@
 
 import mmap
 import os
+import threading
 import traceback
 from collections.abc import Callable
 
@@ -125,3 +126,47 @@ def test_forks_during_a_reservation_leave_no_fd_behind(daemon: Daemon, client: e
     for _ in range(10):
         client.reserve(nbytes=64 * PAGE, body="a.bin", slots=16)
         in_child(check)
+
+
+def test_a_grandchild_closes_nothing_that_is_not_its_own(
+    daemon: Daemon, client: evac.Client
+) -> None:
+    def check() -> None:
+        # Takes the numbers that the client gave up in this child.
+        ends = [os.pipe() for _ in range(8)]
+
+        def again() -> None:
+            for ours, theirs in ends:
+                os.write(theirs, b"x")
+                assert os.read(ours, 1) == b"x"
+
+        in_child(again)
+
+    in_child(check)
+    assert client.status(LIMIT)["workloads"] == 1
+
+
+def test_a_fork_in_the_middle_of_everything_never_hangs(
+    daemon: Daemon, client: evac.Client
+) -> None:
+    client.reserve(nbytes=4 * PAGE, body="a.bin", slots=2)
+    over = threading.Event()
+
+    def work() -> None:
+        step = 0
+        while not over.is_set():
+            step += 1
+            if (slot := client.acquire(LIMIT)) is not None:
+                slot.complete(Header(SlotState.COMPLETE, 0, step, 1))
+                client.staged(slot, step)
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    try:
+        for _ in range(20):
+            in_child(lambda: client.close())
+    finally:
+        over.set()
+        worker.join(LIMIT)
+    assert client.connection == 1
+    assert client.refusals == 0
