@@ -291,6 +291,8 @@ class Evacuation:
         verdict = f"{saved} saved, {len(outcomes) - saved} lost"
         log.info("report.written", order=self.flush.order.id, verdict=verdict)
         self._record("report.written", {"verdict": verdict})
+        # What still comes, a newer generation say, is recorded all the same.
+        self._journal.close(self.flush.order.id)
 
     def _record(self, name: str, data: Mapping[str, Any]) -> None:
         """Into the running incident; outside of one there is nothing to record."""

@@ -6,6 +6,7 @@ Exit codes: 0 yes, 1 no (something was lost, torn or refused), 2 usage or nothin
 import argparse
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -96,6 +97,7 @@ def _parser() -> argparse.ArgumentParser:
         default=Path(os.environ.get("EVAC_JOURNAL", JOURNAL)),
         help=f"the daemon's journal (EVAC_JOURNAL, default {JOURNAL})",
     )
+    _socket(report, "EVAC_SOCKET", SOCKET)
     _json(report)
     report.set_defaults(run=_report)
 
@@ -142,13 +144,25 @@ def _report(args: argparse.Namespace) -> int:
     incidents = incident.load(args.journal, last=args.last, id=args.id)
     if not incidents:
         return _fail("no evacuation is on record", code=1)
+    running = _running_order(args.socket)
     if args.json:
-        print(json.dumps([incident.as_json(one) for one in incidents], indent=1))
+        found = [incident.as_json(one, running=one.id == running) for one in incidents]
+        print(json.dumps(found, indent=1))
         return 0
     color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    width = max(60, min(shutil.get_terminal_size((80, 24)).columns, 120))
     for one in incidents:
-        print(incident.render(one, color=color))
+        print(incident.render(one, width=width, color=color, running=one.id == running))
     return 0
+
+
+def _running_order(socket: Path) -> str | None:
+    """The id of the order that a living daemon is at; None without one."""
+    try:
+        order = read_status(socket, timeout=1.0).get("order")
+    except EvacError:
+        return None
+    return order["id"] if order else None
 
 
 def _fail(text: str, *, code: int = 2) -> int:
