@@ -1,7 +1,10 @@
 """What ranks do in the tests of many ranks; importable by the processes that do it."""
 
 import logging
+import os
 import random
+import signal
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ from torch.distributed.checkpoint.state_dict_loader import load as load_checkpoi
 
 from evac.errors import GenerationError
 from evac.torch import Checkpointer
+from tests.handlers.torch import ranks
 from tests.handlers.torch.training import Run, digest, wait_committed
 
 
@@ -104,3 +108,25 @@ def fast(rank: int, store: str, steps: int) -> None:
             run.train()
             saver.step(step)
     assert saver.stats.failed == 0
+
+
+def stage_and_hang(rank: int, world: int, folder: str, socket: str, steps: int, out: str) -> None:
+    """Stage with a daemon, leave what was staged, and wait to be killed."""
+    os.environ["EVAC_SOCKET"] = socket
+    ranks.join(rank, world, f"{folder}/meet")
+    run = Run(rank=rank, ddp=True)
+    random.seed(rank)
+    np.random.seed(rank)
+    saver = run.saver()
+    for step in range(1, steps + 1):
+        run.train()
+        if step == steps:
+            # Written before the test may hear of the last stage, from which it is drawn.
+            rng = (random.getstate(), np.random.get_state(), torch.get_rng_state())
+            Path(f"{out}.{rank}").write_text("\n".join([digest(stock(run)), *draws()]))
+            random.setstate(rng[0])
+            np.random.set_state(rng[1])
+            torch.set_rng_state(rng[2])
+        while not saver.step(step):
+            time.sleep(0.01)
+    signal.pause()

@@ -1,0 +1,120 @@
+"""A real board, on a loop of its own, that commits what it holds as the flush does."""
+
+import asyncio
+import hashlib
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from queue import SimpleQueue
+
+from evac.commit import finish, put_body, put_manifest
+from evac.generation import Generation
+from evac.manifest import Manifest
+from evac.store import open_store
+from evac.wire import Accepted
+from evacd.clock import SystemClock
+from evacd.workloads import Board, BoardSettings, Happening, StagedOne
+
+LIMIT = 30.0
+
+
+class Node:
+    """What a test asks of the daemon's side."""
+
+    def __init__(self, folder: Path, store: str) -> None:
+        self.socket = folder / "evacd.sock"
+        self.happened: SimpleQueue[Happening] = SimpleQueue()
+        self._store = store
+        self._settings = BoardSettings(
+            workload_path=self.socket,
+            admin_path=folder / "admin.sock",
+            workload_mode=0o666,
+            admin_group="",
+            memory_bytes=64 * 2**20,
+            slots=3,
+            orphan_seconds=3600.0,
+            max_priority=100,
+            allow_users=(),
+            node="node",
+            boot="boot",
+            version="0",
+            stores=(store,),
+            lane="local",
+        )
+        self._started = threading.Event()
+
+    async def serve(self) -> None:
+        self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
+        self._board = Board(
+            self._settings,
+            clock=SystemClock(),
+            happened=self.happened.put,
+            status=dict,
+            admin=lambda _: Accepted(),
+        )
+        with suppress(asyncio.CancelledError):
+            async with asyncio.TaskGroup() as tasks:
+                serving = tasks.create_task(self._board.serve())
+                await self._board.ready.wait()
+                self._started.set()
+                await self._over.wait()
+                serving.cancel()
+
+    def wait_ready(self) -> None:
+        assert self._started.wait(LIMIT)
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._over.set)
+
+    def wait_staged(self, generation: Generation, ranks: int) -> str:
+        """Wait until *ranks* ranks hold it; the unit's name."""
+        there: set[int] = set()
+        while True:
+            happening = self.happened.get(timeout=LIMIT)
+            if isinstance(happening, StagedOne) and happening.generation == generation:
+                there.add(happening.rank)
+                if len(there) == ranks:
+                    return happening.unit
+
+    def flush(self, unit: str, generation: Generation) -> bool:
+        """Write it to the store; whether it is whole there."""
+        done = asyncio.run_coroutine_threadsafe(self._flush(unit, generation), self._loop)
+        return done.result(LIMIT)
+
+    async def _flush(self, unit: str, generation: Generation) -> bool:
+        store, whole = open_store(self._store), False
+        with self._board.hold(unit, generation) as parts:
+            for part in parts:
+                await put_body(store, part.prefix, generation, part.body, part.data)
+                manifest = Manifest(
+                    job=part.job,
+                    run=part.run,
+                    generation=generation,
+                    rank=part.rank,
+                    world=part.world,
+                    layout=part.layout,
+                    body=part.body,
+                    nbytes=part.data.nbytes,
+                    crc32c=await part.checksums(),
+                    metadata_nbytes=len(part.metadata),
+                    metadata_sha256=hashlib.sha256(part.metadata).hexdigest(),
+                    items=part.items,
+                )
+                await put_manifest(store, part.prefix, manifest, metadata=part.metadata)
+                whole = await finish(store, part.prefix, generation, part.metadata)
+        return whole
+
+
+@contextmanager
+def node(folder: Path, store: str) -> Iterator[Node]:
+    """A node whose daemon listens."""
+    made = Node(folder, store)
+    thread = threading.Thread(target=lambda: asyncio.run(made.serve()))
+    thread.start()
+    made.wait_ready()
+    try:
+        yield made
+    finally:
+        made.stop()
+        thread.join(LIMIT)
