@@ -1,6 +1,5 @@
 """The thread that owns the socket: connect, register, listen, and come back after a loss."""
 
-import errno
 import logging
 import os
 import select
@@ -13,6 +12,7 @@ from typing import TypeAlias
 from evac import _fork
 from evac._channel import Channel, ChannelError
 from evac._clock import Monotonic, monotonic
+from evac._outage import Outages, cure
 from evac._settings import Settings
 from evac.errors import NotConnected, ProtocolError
 from evac.wire import (
@@ -57,7 +57,7 @@ class _Line:
 
     channel: Channel
     started: float
-    pending: dict[int, Answer] = field(default_factory=dict)
+    pending: dict[int, Answer] = field(default_factory=dict[int, Answer])
     registered: bool = False
 
 
@@ -83,7 +83,7 @@ class Connection:
         self._line: _Line | None = None
         self._last_id = 0
         self._closing = False
-        self._complained = False
+        self._outages = Outages(self.path)
         self._why = "not connected yet"
         self._thread = Thread(target=self._run, name="evac", daemon=True)
 
@@ -172,7 +172,7 @@ class Connection:
             except (ChannelError, ProtocolError) as error:
                 reason = str(error)
             except OSError as error:
-                reason = _advice(error)
+                reason = cure(error)
             except Exception as error:
                 # A mistake of ours costs this connection, never the training and never the next.
                 log.exception("the connection to evacd failed in an unforeseen way")
@@ -184,7 +184,7 @@ class Connection:
                 break
             if self.count != before:
                 delay = FIRST_RETRY
-            self._complain(reason, was_connected=self.count != before)
+            self._outages.tell(reason, was_connected=self.count != before)
             self._sleep(delay)
             delay = min(2 * delay, LAST_RETRY)
         with self.changed:
@@ -271,7 +271,7 @@ class Connection:
             # Before any caller wakes up: what was true of the last daemon is not of this one.
             self._hear(message)
             self.changed.notify_all()
-        self._complained = False
+        self._outages.over()
         node = self.welcome.node if self.welcome else ""
         log.info("on board with evacd on %s as %s", node or "this node", message.prefix)
 
@@ -299,16 +299,6 @@ class Connection:
         line.pending[self._last_id] = answer
         return encode(message, id=self._last_id)
 
-    def _complain(self, reason: str, *, was_connected: bool) -> None:
-        """One warning per outage; the tries in between are quiet."""
-        if self._complained:
-            return
-        self._complained = True
-        if was_connected:
-            log.warning("lost evacd at %s: running without evacuation; %s", self.path, reason)
-        else:
-            log.warning("no evacd at %s: running without evacuation; %s", self.path, reason)
-
     def _sleep(self, seconds: float) -> None:
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
@@ -326,15 +316,3 @@ def _unexpected(message: Message) -> str:
     if isinstance(message, Refuse):
         return f"evacd refused: {message.reason}"
     return f"evacd answered with {message.type!r}"
-
-
-def _advice(error: OSError) -> str:
-    """What a person can do about a socket that cannot be connected to."""
-    match error.errno:
-        case errno.ENOENT:
-            return "no such socket; is evacd running, and its directory mounted in this container?"
-        case errno.ECONNREFUSED:
-            return "nobody listens on the socket; is evacd running?"
-        case errno.EACCES | errno.EPERM:
-            return "permission denied; may this user write to the socket?"
-    return error.strerror or str(error)

@@ -10,7 +10,7 @@ import fcntl
 import json
 import mmap
 import os
-from typing import Any
+from typing import Any, cast
 
 from evac import _fork
 from evac.errors import ProtocolError, SegmentError
@@ -162,9 +162,9 @@ def read_answer(fd: int, nbytes: int) -> dict[str, Any]:
         raise ProtocolError(f"answer of {nbytes} bytes, at most {MAX_ANSWER}")
     try:
         check_sealed(fd, nbytes)
-        document = json.loads(os.pread(fd, nbytes, 0))
+        document: Any = json.loads(os.pread(fd, nbytes, 0))
     except (SegmentError, OSError, ValueError, RecursionError) as error:
         raise ProtocolError(f"answer cannot be read: {error}") from error
     if not isinstance(document, dict):
         raise ProtocolError("answer is not a JSON object")
-    return document
+    return cast("dict[str, Any]", document)

@@ -137,7 +137,8 @@ def _reason(path: str, error: OSError, timeout: float) -> str:
             return f"permission denied; {_who_may(path)}"
         case TimeoutError() | BlockingIOError():
             return f"no answer in {timeout:g} s"
-    return error.strerror or str(error)
+        case _:
+            return error.strerror or str(error)
 
 
 def _who_may(path: str) -> str:

@@ -7,7 +7,6 @@ program itself (a bad argument) raises ValueError at once.
 import logging
 import operator
 import os
-from threading import Lock
 from typing import Any, TypeVar
 
 from evac import _fork
@@ -16,19 +15,16 @@ from evac._clock import monotonic
 from evac._connection import Connection
 from evac._memory import SlotMemory, read_answer
 from evac._settings import Settings, checked, read_settings
-from evac._slots import Reservation, Slots
+from evac._staging import Staging
 from evac.errors import NotConnected, ProtocolError, Refused
 from evac.wire import (
-    Acquire,
     AskStatus,
     Done,
-    Granted,
     Leave,
     Message,
     Mode,
     Refuse,
     Registered,
-    Release,
     Reserve,
     Staged,
     Status,
@@ -95,19 +91,12 @@ class Client:
     """A workload's line to evacd. Every method may be called from any thread.
 
     After a fork the child's copy is inert: never connected, nothing to acquire.
-
-    Attributes:
-        refusals: How often the daemon did not keep what was staged.
-        last_refusal: Why the last `acquire` gave None or the last stage was not kept.
     """
 
     def __init__(self, settings: Settings) -> None:
-        self.refusals = 0
-        self.last_refusal = ""
         self._mode = settings.register.mode
         self._connection = Connection(settings, self._hear, monotonic)
-        self._slots = Slots(self._connection.changed)
-        self._acquiring = Lock()
+        self._staging = Staging(self._connection)
         self._callbacks = Callbacks(self._done, monotonic)
         self._forked = False
         _fork.watch(self)
@@ -145,6 +134,16 @@ class Client:
         """The daemon's stores as URLs, in order of preference; () before the first connection."""
         registered = self._connection.registered
         return registered.stores if registered else ()
+
+    @property
+    def refusals(self) -> int:
+        """How often the daemon did not keep what was staged."""
+        return self._staging.refusals
+
+    @property
+    def last_refusal(self) -> str:
+        """Why the last `acquire` gave None, or the last stage was not kept."""
+        return self._staging.last_refusal
 
     @property
     def order(self) -> RunningOrder | None:
@@ -230,19 +229,9 @@ class Client:
             incarnation=operator.index(incarnation),
         )
         checked(request)
-        connection = self._connection
         if self._forked:
-            raise connection.missing()
-        arriving = Reservation(self._slots, connection.count, connection.missing)
-        if not connection.post(request, arriving.hear):
-            raise connection.missing()
-        with connection.changed:
-            connection.changed.wait_for(lambda: arriving.count or arriving.failure, timeout)
-        if arriving.count:
-            return
-        if arriving.failure is not None:
-            raise arriving.failure
-        raise NotConnected(connection.path, f"no slot within {timeout:g} s")
+            raise self._connection.missing()
+        self._staging.reserve(request, timeout)
 
     def acquire(self, timeout: float = 0.25) -> SlotMemory | None:
         """A slot to write in, yours alone until it is given to `staged` or `release`.
@@ -251,17 +240,10 @@ class Client:
             None where no slot is free, no daemon is there or none answers within *timeout*
             seconds: skip this stage and train on. `last_refusal` says which it was.
         """
-        until = monotonic() + timeout
         if self._forked:
-            self.last_refusal = self._connection.missing().reason
-        elif not self._acquiring.acquire(timeout=max(0.0, timeout)):
-            self.last_refusal = "another thread is waiting for a slot"
-        else:
-            try:
-                return self._acquire(until)
-            finally:
-                self._acquiring.release()
-        return None
+            self._staging.last_refusal = self._connection.missing().reason
+            return None
+        return self._staging.acquire(timeout)
 
     def staged(self, slot: SlotMemory, step: int) -> None:
         """Say that *slot* holds all of *step*, and give it back.
@@ -271,28 +253,13 @@ class Client:
         """
         request = Staged(slot=slot.number, step=operator.index(step))
         checked(request)
-        if self._forked:
-            return
-
-        def hear(message: Message | None, _fd: int | None) -> None:
-            if isinstance(message, Refuse):
-                self._not_kept(step, message.reason)
-            elif message is None:
-                # The daemon may well have it; only the receipt is lost.
-                log.debug("step %d: the connection was lost before evacd confirmed it", step)
-
-        if slot.connection != self._connection.count:
-            self._not_kept(step, "its slot belongs to a connection that is gone")
-        elif not self._connection.post(request, hear):
-            self._not_kept(step, self._connection.missing().reason)
-        # Not before it is on the wire: until then the daemon grants it again to whoever asks.
-        self._slots.given_back(slot)
+        if not self._forked:
+            self._staging.staged(slot, request)
 
     def release(self, slot: SlotMemory) -> None:
         """Give *slot* back unwritten."""
-        if not self._forked and slot.connection == self._connection.count:
-            self._connection.post(Release(slot=slot.number))
-            self._slots.given_back(slot)
+        if not self._forked:
+            self._staging.release(slot)
 
     # --- orders and turns -----------------------------------------------------------------
 
@@ -345,7 +312,7 @@ class Client:
         if not self._forked:
             self._connection.close()
             self._callbacks.stop()
-            self._slots.stop()
+            self._staging.stop()
 
     def __enter__(self) -> "Client":
         return self
@@ -360,36 +327,10 @@ class Client:
 
     def _hear(self, message: Message) -> None:
         if isinstance(message, Registered):
-            self._slots.forget_all(self._connection.count)
+            self._staging.begin_anew(self._connection.count)
             self._callbacks.forget()
         else:
             self._callbacks.hear(message)
 
     def _done(self, message: Done) -> None:
         self._connection.post(message)
-
-    def _acquire(self, until: float) -> SlotMemory | None:
-        count, number = self._connection.count, self._slots.spare()
-        if number is None:
-            try:
-                answer = self._connection.ask(
-                    Acquire(), max(0.0, until - monotonic()), late=self._granted_late
-                )
-            except NotConnected as error:
-                self.last_refusal = error.reason
-                return None
-            if not isinstance(answer, Granted):
-                self.last_refusal = answer.reason if isinstance(answer, Refuse) else answer.type
-                return None
-            number = answer.slot
-        slot, self.last_refusal = self._slots.take(number, count, until - monotonic())
-        return slot
-
-    def _granted_late(self, message: Message) -> None:
-        if isinstance(message, Granted):
-            self._slots.keep(message.slot)
-
-    def _not_kept(self, step: int, reason: str) -> None:
-        self.refusals += 1
-        self.last_refusal = reason
-        log.warning("step %d was staged but is not kept: %s", step, reason)

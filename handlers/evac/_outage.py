@@ -1,0 +1,41 @@
+"""What a person reads of a daemon that is not there: once per outage, with what to do about it."""
+
+import errno
+import logging
+
+log = logging.getLogger("evac")
+
+
+class Outages:
+    """One warning when it begins; the tries that follow are quiet."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._told = False
+
+    def tell(self, reason: str, *, was_connected: bool) -> None:
+        """Another try has failed, or the connection was lost."""
+        if self._told:
+            return
+        self._told = True
+        if was_connected:
+            log.warning("lost evacd at %s: running without evacuation; %s", self._path, reason)
+        else:
+            log.warning("no evacd at %s: running without evacuation; %s", self._path, reason)
+
+    def over(self) -> None:
+        """The daemon is there: the next outage is news again."""
+        self._told = False
+
+
+def cure(error: OSError) -> str:
+    """What can be done about a socket that cannot be connected to."""
+    match error.errno:
+        case errno.ENOENT:
+            return "no such socket; is evacd running, and its directory mounted in this container?"
+        case errno.ECONNREFUSED:
+            return "nobody listens on the socket; is evacd running?"
+        case errno.EACCES | errno.EPERM:
+            return "permission denied; may this user write to the socket?"
+        case _:
+            return error.strerror or str(error)

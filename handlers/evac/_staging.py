@@ -1,0 +1,111 @@
+"""Staged mode over a connection: reserve, acquire, staged, release."""
+
+import logging
+from threading import Lock
+
+from evac._clock import monotonic
+from evac._connection import Connection
+from evac._memory import SlotMemory
+from evac._slots import Reservation, Slots
+from evac.errors import NotConnected
+from evac.wire import Acquire, Granted, Message, Refuse, Release, Reserve, Staged
+
+log = logging.getLogger("evac")
+
+
+class Staging:
+    """What the client's methods of the same names do; see there.
+
+    Attributes:
+        refusals: How often the daemon did not keep what was staged.
+        last_refusal: Why the last `acquire` gave None, or the last stage was not kept.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self.refusals = 0
+        self.last_refusal = ""
+        self._connection = connection
+        self._slots = Slots(connection.changed)
+        self._acquiring = Lock()
+
+    def begin_anew(self, connection: int) -> None:
+        """Registered again: no slot of before is one any more."""
+        self._slots.forget_all(connection)
+
+    def stop(self) -> None:
+        """No slot will come any more."""
+        self._slots.stop()
+
+    def reserve(self, request: Reserve, timeout: float) -> None:
+        """Wait for the first slot, at most *timeout* seconds."""
+        connection = self._connection
+        arriving = Reservation(self._slots, connection.count, connection.missing)
+        if not connection.post(request, arriving.hear):
+            raise connection.missing()
+        with connection.changed:
+            connection.changed.wait_for(lambda: arriving.count or arriving.failure, timeout)
+        if arriving.count:
+            return
+        if arriving.failure is not None:
+            raise arriving.failure
+        raise NotConnected(connection.path, f"no slot within {timeout:g} s")
+
+    def acquire(self, timeout: float) -> SlotMemory | None:
+        """One thread at a time asks; the others wait for as long as they would for a slot."""
+        until = monotonic() + timeout
+        if not self._acquiring.acquire(timeout=max(0.0, timeout)):
+            self.last_refusal = "another thread is waiting for a slot"
+            return None
+        try:
+            return self._acquire(until)
+        finally:
+            self._acquiring.release()
+
+    def staged(self, slot: SlotMemory, request: Staged) -> None:
+        """On the wire when this returns; a refusal is told when it comes."""
+
+        def hear(message: Message | None, _fd: int | None) -> None:
+            if isinstance(message, Refuse):
+                self._not_kept(request.step, message.reason)
+            elif message is None:
+                # The daemon may well have it; only the receipt is lost.
+                log.debug("step %d: lost the connection before evacd confirmed it", request.step)
+
+        if slot.connection != self._connection.count:
+            self._not_kept(request.step, "its slot belongs to a connection that is gone")
+        elif not self._connection.post(request, hear):
+            self._not_kept(request.step, self._connection.missing().reason)
+        # Not before it is on the wire: until then the daemon grants it again to whoever asks.
+        self._slots.given_back(slot)
+
+    def release(self, slot: SlotMemory) -> None:
+        """A slot of an older connection is the daemon's already."""
+        if slot.connection == self._connection.count:
+            self._connection.post(Release(slot=slot.number))
+            self._slots.given_back(slot)
+
+    def _acquire(self, until: float) -> SlotMemory | None:
+        count, number = self._connection.count, self._slots.spare()
+        if number is None:
+            left = max(0.0, until - monotonic())
+            try:
+                answer = self._connection.ask(Acquire(), left, late=self._granted_late)
+            except NotConnected as error:
+                self.last_refusal = error.reason
+                return None
+            if not isinstance(answer, Granted):
+                self.last_refusal = answer.reason if isinstance(answer, Refuse) else answer.type
+                return None
+            number = answer.slot
+        slot, self.last_refusal = self._slots.take(number, count, until - monotonic())
+        return slot
+
+    def _granted_late(self, message: Message) -> None:
+        if isinstance(message, Granted):
+            self._slots.keep(message.slot)
+
+    def _not_kept(self, step: int, reason: str) -> None:
+        with self._connection.changed:
+            self.refusals += 1
+            self.last_refusal = reason
+        log.warning("step %d was staged but is not kept: %s", step, reason)
