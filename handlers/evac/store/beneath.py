@@ -78,7 +78,7 @@ def _open_part(here: int, part: str, *, make: bool, owner: Owner | None) -> int:
     try:
         os.fchmod(below, FOLDER_MODE)  # whatever the umask
         own(below, owner)
-        os.fsync(below)
+        # The new folder itself is synced with its first entry: a folder's or, at the end, a file's.
         os.fsync(here)
     except BaseException:
         os.close(below)

@@ -11,7 +11,8 @@ import ctypes
 import errno
 import os
 from collections.abc import Callable
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
+from contextlib import suppress
 from threading import Event, Lock
 
 PIECE = 16 * 1024 * 1024
@@ -73,7 +74,10 @@ def write(
     try:
         work = _Work(fd, direct, data, stop, progress)
         wanted = min(threads, -(-data.nbytes // PIECE)) - 1
-        lent = [helpers.submit(work.drain) for _ in range(wanted)]
+        lent: list[Future[None]] = []
+        # While the interpreter shuts down nobody lends any more: then this thread writes it all.
+        with suppress(RuntimeError):
+            lent.extend(helpers.submit(work.drain) for _ in range(wanted))
         work.drain()
         for helper in lent:
             # One that never got a thread has nothing left to do. The others are in their last piece.

@@ -19,6 +19,7 @@ import pytest
 from evac.errors import ConfigError, StoreRejected
 from evac.store import Owner, Store, open_store
 from evac.store.local import LocalStore
+from evac.store.threads import LIMIT
 from tests.handlers.store.contract import MIB, StoreContract
 
 ROOT = os.geteuid() == 0
@@ -291,6 +292,35 @@ async def test_cleaning_takes_nothing_but_our_temporary_files(disk: Path) -> Non
 
     assert not ours.exists()
     assert all(path.exists() for path in others)
+
+
+async def test_more_puts_than_threads_do_not_wait_for_each_other(disk: Path) -> None:
+    store, data = LocalStore(str(disk)), memoryview(bytearray(17 * MIB))
+
+    async with asyncio.timeout(120), asyncio.TaskGroup() as tasks:
+        for number in range(2 * LIMIT + 1):
+            tasks.create_task(store.put(f"a/{number}", data))
+
+    assert {e.nbytes for e in await store.list("a")} == {17 * MIB}
+
+
+def test_a_put_that_the_interpreters_end_overtakes_is_still_whole(disk: Path) -> None:
+    """A trainer's last generation is on its way when the script's last line has run."""
+    script = """
+import asyncio, sys, threading
+from evac.store import open_store
+data = memoryview(bytearray(64 << 20))
+begun = threading.Event()
+put = open_store(sys.argv[1]).put("a/b", data, progress=lambda _: begun.set())
+threading.Thread(target=lambda: asyncio.run(put)).start()
+begun.wait()
+"""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    subprocess.run(
+        [sys.executable, "-c", script, f"file://{disk}"], check=True, timeout=60, env=env
+    )
+
+    assert (disk / "a/b").stat().st_size == 64 * MIB
 
 
 async def test_a_name_of_our_temporary_files_is_no_key(disk: Path) -> None:
