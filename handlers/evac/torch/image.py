@@ -99,12 +99,13 @@ class Image:
             self._ends[item.name] = end
 
 
-def differs(layout: Layout, flat: Mapping[str, Any]) -> str:
-    """How a state no longer fits its layout; "" where it does."""
+def read_tensors(layout: Layout, flat: Mapping[str, Any]) -> list[torch.Tensor] | str:
+    """The tensors to copy, in the layout's order and shared with training, or what differs."""
     if flat.keys() != layout.keys:
         appeared = sorted(flat.keys() - layout.keys)
         name = (appeared or sorted(layout.keys - flat.keys()))[0]
         return f"{name} {'is new' if appeared else 'is gone'}"
+    found = []
     for item in layout.tensors:
         value = flat[item.name]
         if not isinstance(value, torch.Tensor):
@@ -113,12 +114,8 @@ def differs(layout: Layout, flat: Mapping[str, Any]) -> str:
         if shard.shape != item.shape or shard.dtype != item.dtype:
             was = f"{tuple(item.shape)} {item.dtype}"
             return f"{item.name} was {was} and is {tuple(shard.shape)} {shard.dtype}"
-    return ""
-
-
-def read_tensors(layout: Layout, flat: Mapping[str, Any]) -> list[torch.Tensor]:
-    """The tensors to copy, in the layout's order; shared with training."""
-    return [local(flat[item.name]) for item in layout.tensors]
+        found.append(shard)
+    return found
 
 
 def read_objects(layout: Layout, flat: Mapping[str, Any]) -> list[tuple[BytesItem, bytes]] | str:

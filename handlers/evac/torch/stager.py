@@ -10,7 +10,7 @@ from evac.errors import GenerationError
 from evac.torch import layout as layouts
 from evac.torch import rank_state
 from evac.torch.identity import Identity
-from evac.torch.image import Image, Tail, differs, read_objects, read_tensors, tail
+from evac.torch.image import Image, Tail, read_objects, read_tensors, tail
 from evac.torch.layout import Layout
 from evac.torch.rank_state import RankObjects
 from evac.torch.slots import Slots
@@ -79,9 +79,10 @@ class Stager:
             reason = f"this rank's own state is {len(data):,} bytes where {self._block.nbytes:,} are set aside"
             return Skipped("block", reason)
         self._fill(data)
-        flat = layouts.flatten(self._read())
-        if reason := differs(layout, flat):
-            return Skipped(f"differs:{reason}", f"the state has changed its shape: {reason}")
+        flat = layouts.flatten(self._read(), layout.keys)
+        tensors = read_tensors(layout, flat)
+        if isinstance(tensors, str):
+            return Skipped(f"differs:{tensors}", f"the state has changed its shape: {tensors}")
         objects = read_objects(layout, flat)
         if isinstance(objects, str):
             return Skipped(f"differs:{objects}", f"the state has changed its shape: {objects}")
@@ -93,7 +94,7 @@ class Stager:
             image = self._images.get(slot.number)
             if image is None or not image.holds(slot.memory):
                 image = self._images[slot.number] = Image(slot.memory, layout, behind)
-            image.write(read_tensors(layout, flat), objects)
+            image.write(tensors, objects)
             header = behind.header(incarnation=self._incarnation, step=step)
             slot.complete(header)
         except BaseException:
