@@ -186,6 +186,10 @@ class Cut:
         self._count(key)
         await self._store.delete(key)
 
+    async def clean(self, *, older_than: float = 60.0) -> int:
+        self._count("")
+        return await self._store.clean(older_than=older_than)
+
 
 @pytest.mark.parametrize("writes", range(10))
 async def test_a_commit_cut_off_anywhere_never_looks_whole_unless_it_is(

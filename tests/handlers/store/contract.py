@@ -121,6 +121,14 @@ class StoreContract:
             await store.delete(key)
         assert await store.list("") == []
 
+    async def test_cleaning_takes_nothing_that_was_put(self, store: Store) -> None:
+        assert await store.clean() == 0
+        await store.put("a/b", memoryview(b"x"))
+
+        assert await store.clean(older_than=-3600) == 0
+
+        assert await store.get("a/b") == b"x"
+
     async def test_the_callers_memory_is_free_again_afterwards(self, store: Store) -> None:
         data = bytearray(20 * MIB)
         view = memoryview(data)

@@ -236,11 +236,11 @@ async def test_get_refuses_what_is_too_big_to_hold(disk: Path) -> None:
 
 
 WRITER = """
-import asyncio, sys
+import asyncio, os, sys
 from evac.store import open_store
 data = memoryview(bytearray(64 * 1024 * 1024))
 def progress(n):
-    print("wrote", flush=True)
+    os.write(1, b"wrote\\n")  # at once: several threads come by here
     sys.stdin.read()  # holds the writer in the middle of its put
 asyncio.run(open_store(sys.argv[1]).put("job/body", data, progress=progress))
 """
