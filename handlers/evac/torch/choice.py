@@ -32,11 +32,11 @@ class Choice(Protocol):
         ...
 
     def end(self) -> None:
-        """Nothing more will be picked."""
+        """This rank has ended: it picks nothing more, or listens no more."""
         ...
 
     def ended(self) -> bool:
-        """Whether the leader has ended, or is gone."""
+        """Whether the others have: for the leader all of them, for them the leader."""
         ...
 
 
@@ -69,11 +69,13 @@ class Alone:
 
 
 class Shared:
-    """Through the store that the ranks met in; a rank 0 that is gone has ended."""
+    """Through the store that the ranks met in; where the store is gone, so is its rank."""
 
-    def __init__(self, store: _Store, *, leads: bool) -> None:
-        self.leads = leads
+    def __init__(self, store: _Store, *, rank: int, world: int) -> None:
+        self.leads = rank == 0
         self._store = store
+        self._mine = f"end-{rank}"
+        self._theirs = [f"end-{one}" for one in (range(1, world) if self.leads else [0])]
 
     def choose(self, step: int) -> None:
         """See `Choice.choose`."""
@@ -81,22 +83,22 @@ class Shared:
 
     def chosen(self, step: int) -> bool:
         """See `Choice.chosen`."""
-        return self._has(str(step), gone=False)
+        return self._has([str(step)], gone=False)
 
     def end(self) -> None:
         """See `Choice.end`."""
         try:
-            self._store.set("end", _YES)
+            self._store.set(self._mine, _YES)
         except RuntimeError:  # the store lived in a rank that is gone
             return
 
     def ended(self) -> bool:
         """See `Choice.ended`."""
-        return self._has("end", gone=True)
+        return self._has(self._theirs, gone=True)
 
-    def _has(self, key: str, *, gone: bool) -> bool:
+    def _has(self, keys: list[str], *, gone: bool) -> bool:
         try:
-            return self._store.check([key])
+            return self._store.check(keys)
         except RuntimeError:
             return gone
 
@@ -110,4 +112,4 @@ def choice(world: World, incarnation: int) -> Choice:
     store: _Store = dist.PrefixStore(  # type: ignore[attr-defined] # public, but not in __all__
         f"evac/{incarnation}", _get_default_store()
     )
-    return Shared(store, leads=world.rank == 0)
+    return Shared(store, rank=world.rank, world=world.size)

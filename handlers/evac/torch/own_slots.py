@@ -27,7 +27,7 @@ KEEP = 3
 # How soon a rank hears what rank 0 has picked.
 _LISTEN_SECONDS = 0.02
 _CLOSE_SECONDS = 120.0
-_END_SECONDS = 10.0
+_END_SECONDS = 5.0
 
 
 class _Is(Enum):
@@ -157,10 +157,13 @@ class OwnSlots:
             except Exception as error:  # noqa: BLE001 - a bug in committing must not end the thread; it is logged with its trace
                 self._complaints.fail(f"commit:{type(error).__name__}", f"not kept: {error!r}")
             self._put(one.slot, _Is.FREE, None)
-        if self._choice.leads:
-            self._choice.end()
+        self._choice.end()
+        until = monotonic() + _END_SECONDS
         with self._changed:
             self._owned = []
+            # The store that the others listen at may be rank 0's own, and end with it.
+            while self._choice.leads and not self._choice.ended() and monotonic() < until:
+                self._changed.wait(_LISTEN_SECONDS)
 
     def _next(self) -> _Own | None:
         """The next generation to commit; None when there is no more, and none will come."""
