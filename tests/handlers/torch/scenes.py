@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.distributed.checkpoint.state_dict import get_state_dict
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load as load_checkpoint
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 from evac.errors import GenerationError
 from evac.torch import Checkpointer
@@ -130,3 +132,24 @@ def stage_and_hang(rank: int, world: int, folder: str, socket: str, steps: int, 
         while not saver.step(step):
             time.sleep(0.01)
     signal.pause()
+
+
+def sharded(rank: int, store: str, out: str, resume: bool) -> None:
+    """A model whose parameters are spread over the ranks (`fully_shard`)."""
+    run = Run(rank=rank, seed=99 if resume else 7)
+    fully_shard(run.model, mesh=init_device_mesh("cpu", (torch.distributed.get_world_size(),)))
+    run.optimizer = torch.optim.AdamW(run.model.parameters(), lr=0.05)
+    run.scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(run.optimizer, T_max=50)
+    with run.saver(store=store) as saver:
+        if resume:
+            assert saver.restore() == 1
+        else:
+            run.train()
+            assert saver.step(1), saver.stats
+            wait_committed(store, 1)
+    options = StateDictOptions(full_state_dict=True)
+    full = digest(list(get_state_dict(run.model, run.optimizer, options=options)))
+    if resume:
+        assert Path(out).read_text() == full
+    elif rank == 0:
+        Path(out).write_text(full)

@@ -271,3 +271,12 @@ def test_ranks_that_stage_faster_than_the_store_commit_the_same_generations(stor
         names = {path.name for path in generation.iterdir()}
         assert {"__0.manifest.json", "__1.manifest.json"} <= names, generation
     assert json.loads(next(root.glob(f"*/run/{MARKER}")).read_text())["newest"] == "step-60.1"
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_a_model_in_shards_is_restored_at_any_world_size(
+    store: str, tmp_path: Path, world: int
+) -> None:
+    out = str(tmp_path / "full")
+    ranks.run(2, scenes.sharded, store, out, False)
+    ranks.run(world, scenes.sharded, store, out, True)
