@@ -233,18 +233,19 @@ def test_leave_says_so_and_hangs_up(daemon: Daemon, client: evac.Client) -> None
 
 
 def test_close_ends_every_thread_and_fd(daemon: Daemon, connect: Connect) -> None:
-    before, fds = threading.active_count(), len(os.listdir("/proc/self/fd"))
+    before, fds = set(threading.enumerate()), len(os.listdir("/proc/self/fd"))
     client = connect()
     assert client.wait_connected(LIMIT)
     client.reserve(nbytes=SLOT, body="a.bin", slots=1)
     client.on_order(print)
-    workers = [one for one in threading.enumerate() if one.name.startswith("evac-")]
+    workers = set(threading.enumerate()) - before
+    assert workers
     client.close()
     client.close()
     for worker in workers:
         worker.join(LIMIT)
     daemon.wait_until(lambda: daemon.ended == 1)
-    assert threading.active_count() == before
+    assert not any(worker.is_alive() for worker in workers)
     assert len(os.listdir("/proc/self/fd")) <= fds
 
 
