@@ -51,10 +51,12 @@ class Failed:
     Attributes:
         reason: What happened, in a few words.
         cure: What a person can most likely do about it; may be empty.
+        timed_out: The time ran out, and nothing else went wrong.
     """
 
     reason: str
     cure: str = ""
+    timed_out: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,34 @@ def open_session(*, connections: int = 4) -> aiohttp.ClientSession:
     )
 
 
+def address_only(url: str, where: str) -> str:
+    """*url* without its last slash, if it names an address and nothing more.
+
+    Raises:
+        ConfigError: It does not; says *where* it was set.
+    """
+    wrong = ConfigError(
+        where,
+        "url",
+        f"http://ADDRESS[:PORT] with an IP address or localhost, not {url!r}: "
+        "a name may be resolved to another host's metadata",
+    )
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        raise wrong from error
+    extra = parts.username, parts.password, parts.query, parts.fragment, parts.path.strip("/")
+    if parts.scheme != "http" or not host or any(extra):
+        raise wrong
+    if host != "localhost":
+        try:
+            ipaddress.ip_address(host)
+        except ValueError as error:
+            raise wrong from error
+    return url.rstrip("/")
+
+
 class MetadataClient:
     """Asks one metadata service; made for one source, from one `open_session`."""
 
@@ -102,17 +132,22 @@ class MetadataClient:
         *,
         limits: Limits | None = None,
         where: str = "metadata",
+        body_limit: int = BODY_LIMIT,
+        check_url: Callable[[str, str], str] = address_only,
     ) -> None:
         """Raise `ConfigError` where *url* is no ``http://ADDRESS[:PORT]``.
 
         Args:
             where: The setting's place, for the error: a file and line, a flag.
+            body_limit: Bytes; a longer answer is `Failed`.
+            check_url: What *url* may be, for services that no cloud runs.
         """
         if session.trust_env:
             raise ValueError("a metadata session never trusts the proxy environment")
-        self.url = _checked(url, where)
+        self.url = check_url(url, where)
         self._session = session
         self._limits = limits or Limits()
+        self._body_limit = body_limit
 
     async def ask(
         self,
@@ -150,15 +185,19 @@ class MetadataClient:
                     total=connect + read, sock_connect=connect, sock_read=read
                 ),
             ) as response:
-                raw = await _capped(response.content)
+                raw = await _capped(response.content, self._body_limit)
                 if raw is None:
                     response.close()
-                    return Failed(f"the body is over {BODY_LIMIT} bytes", _IN_BETWEEN)
+                    return Failed(f"the body is over {self._body_limit} bytes", _IN_BETWEEN)
                 answer = _answer(response, raw)
         except aiohttp.ConnectionTimeoutError:
-            return Failed(f"no connection within {connect:g} s", _UNREACHABLE)
+            return Failed(f"no connection within {connect:g} s", _UNREACHABLE, timed_out=True)
         except TimeoutError:
-            return Failed(f"no answer within {read:g} s", "it may be busy; asked again")
+            return Failed(
+                f"no answer within {read:g} s", "it may be busy; asked again", timed_out=True
+            )
+        except aiohttp.ClientSSLError as error:
+            return Failed(f"no TLS connection: {error}"[:200], "is its certificate trusted here?")
         except aiohttp.ClientConnectorError as error:
             number = error.os_error.errno
             why = os.strerror(number) if number and number > 0 else str(error.os_error)
@@ -176,12 +215,12 @@ class MetadataClient:
         return (check(answer) if check else None) or answer
 
 
-async def _capped(content: aiohttp.StreamReader) -> bytes | None:
+async def _capped(content: aiohttp.StreamReader, limit: int) -> bytes | None:
     """The whole body, or None where it is over the limit."""
     raw = bytearray()
     async for chunk in content.iter_any():
         raw += chunk
-        if len(raw) > BODY_LIMIT:
+        if len(raw) > limit:
             return None
     return bytes(raw)
 
@@ -203,27 +242,3 @@ def _is_html(answer: Answer) -> bool:
     return kind.startswith(("text/html", "application/xhtml")) or start.startswith(
         ("<!doctype", "<html", "<head", "<body", "<!--")
     )
-
-
-def _checked(url: str, where: str) -> str:
-    """*url* without its last slash, if it names an address and nothing more."""
-    wrong = ConfigError(
-        where,
-        "url",
-        f"http://ADDRESS[:PORT] with an IP address or localhost, not {url!r}: "
-        "a name may be resolved to another host's metadata",
-    )
-    try:
-        parts = urlsplit(url)
-        host, _ = parts.hostname, parts.port
-    except ValueError as error:
-        raise wrong from error
-    extra = parts.username, parts.password, parts.query, parts.fragment, parts.path.strip("/")
-    if parts.scheme != "http" or not host or any(extra):
-        raise wrong
-    if host != "localhost":
-        try:
-            ipaddress.ip_address(host)
-        except ValueError as error:
-            raise wrong from error
-    return url.rstrip("/")
