@@ -60,7 +60,7 @@ def test_a_preemption_notice_saves_what_is_staged(node: Node, cloud: Cloud) -> N
 
     assert [one["kept"] for one in outcomes] == [True]
     order = node.status()["order"]
-    assert (order["source"], order["kind"], order["confidence"]) == ("gcp", "preempted", "certain")
+    assert (order["source"], order["kind"], order["confidence"]) == ("gcp/preempted", "preempted", "certain")
     assert 0 < order["seconds_left"] <= 30
 
 

@@ -31,7 +31,7 @@ FAST = Pace(poll=0.02, backoff_first=0.005, backoff_most=0.02)
 QUICK = Limits(connect=1.0, read=0.3, hang_slack=0.2)
 
 NOTICE = Notice(
-    source="gcp",
+    source="gcp/preempted",
     kind="preempted",
     id="gcp:preempted:boot-1",
     confidence=Confidence.CERTAIN,
@@ -87,7 +87,7 @@ async def test_a_notice_that_comes_is_told_by_the_hanging_get(
         await hearing.until(Noticed)
         await asked.until(hanging=2)
 
-    assert hearing.told == [Quiet("gcp"), Noticed(NOTICE)]
+    assert hearing.told == [Quiet("gcp/preempted"), Noticed(NOTICE)]
     assert [seen.target for seen in gce.requests] == [
         "/computeMetadata/v1/instance/preempted",
         "/computeMetadata/v1/instance/preempted"
@@ -119,7 +119,7 @@ async def test_a_notice_that_stands_keeps_its_id_and_its_deadline(
 
 
 async def test_no_notice_is_quiet(source: GcpSource) -> None:
-    assert await source.probe() == Quiet("gcp")
+    assert await source.probe() == Quiet("gcp/preempted")
 
 
 async def test_false_after_true_is_a_cancel_once(
@@ -131,7 +131,7 @@ async def test_false_after_true_is_a_cancel_once(
 
     assert isinstance(cancelled := await source.probe(), Cancelled)
     assert cancelled.id == NOTICE.id
-    assert await source.probe() == Quiet("gcp")
+    assert await source.probe() == Quiet("gcp/preempted")
     gce.preempt()
     clock.now = 2000.0
     assert isinstance(again := await source.probe(), Noticed)
@@ -161,7 +161,7 @@ async def test_a_hanging_get_that_ends_unchanged_is_asked_again(
         gce.preempt()
         await hearing.until(Noticed)
 
-    assert hearing.told == [Quiet("gcp"), Quiet("gcp"), Noticed(NOTICE)]
+    assert hearing.told == [Quiet("gcp/preempted"), Quiet("gcp/preempted"), Noticed(NOTICE)]
     assert asked.plain == 1
 
 
@@ -244,7 +244,7 @@ async def test_without_an_etag_plain_reads_hear_the_notice(make: Make) -> None:
     async with raw_server(talk) as url, watching(make(url)) as hearing:
         await hearing.until(Noticed)
 
-    assert hearing.told[:3] == [Quiet("gcp"), Quiet("gcp"), Noticed(NOTICE)]
+    assert hearing.told[:3] == [Quiet("gcp/preempted"), Quiet("gcp/preempted"), Noticed(NOTICE)]
 
 
 FOREIGN = [
@@ -357,6 +357,6 @@ async def test_the_proxy_environment_is_never_used(
         monkeypatch.delenv("no_proxy", raising=False)
         monkeypatch.delenv("NO_PROXY", raising=False)
 
-        assert await source.probe() == Quiet("gcp")
+        assert await source.probe() == Quiet("gcp/preempted")
 
     assert touched == []
