@@ -9,6 +9,7 @@ from hypothesis.stateful import (
     Bundle,
     RuleBasedStateMachine,
     consumes,
+    initialize,
     invariant,
     precondition,
     rule,
@@ -22,7 +23,7 @@ from evacd.workloads.policy import Refusal
 from evacd.workloads.roster import Roster
 
 PAGE = 4096
-BUDGET = 14 * PAGE
+BUDGET = 11 * PAGE
 
 
 def process(pid: int) -> Process:
@@ -42,6 +43,9 @@ class Lives(RuleBasedStateMachine):
         self.alive: dict[tuple[str, int], Workload] = {}
         self.launch: dict[str, int] = {}
         self.memory: set[int] = set()
+        self.step = 0
+        self.held_now: list[Slot] = []
+        self.filling: list[Slot] = []
 
     # What each unit has safe, in memory or in a store; no rule below but the last may lower it.
     def safe(self) -> dict[str, Generation]:
@@ -59,53 +63,94 @@ class Lives(RuleBasedStateMachine):
         assert gone <= self.memory
         self.memory -= gone
 
+    @initialize()
+    def a_pair_has_a_generation(self) -> None:
+        for rank in (0, 1):
+            self.register("a", rank)
+            self._reserve(self.alive["a", rank], slots=3, pages=1, soon=True)
+        for rank in (0, 1):
+            self._write(self.alive["a", rank], 2, "staged")
+
     @rule(unit=st.sampled_from("ab"), rank=st.integers(0, 1))
     def register(self, unit: str, rank: int) -> None:
+        before = {slot.key for slot in self._slots()}
+        message = Register(unit, rank, 2)
         if (unit, rank) in self.alive:
-            answer = self.roster.register(
-                Register(unit, rank, 2), unit=unit, process=process(9999), now=self.now
-            )
+            thief = process(9999)
+            answer = self.roster.register(message, unit=unit, process=thief, now=self.now)
             assert isinstance(answer, Refusal)
         else:
             self.pids += 1
-            answer = self.roster.register(
-                Register(unit, rank, 2), unit=unit, process=process(self.pids), now=self.now
-            )
+            mine = process(self.pids)
+            answer = self.roster.register(message, unit=unit, process=mine, now=self.now)
             assert isinstance(answer, Workload)
             self.alive[unit, rank] = answer
-        # A rank that was never here may make the job's generations partial ones: no law there.
-        self._collect()
+        # A rank that nobody counted on makes the job's generations partial ones; they stay.
+        assert {slot.key for slot in self._slots()} == before
 
     def _collect(self) -> None:
         self.memory -= {slot.key for slot in self.roster.freed()}
 
     @precondition(lambda self: self.alive)
-    @rule(data=st.data(), slots=st.integers(1, 4), pages=st.integers(1, 2), newer=st.booleans())
-    def reserve(self, data: st.DataObject, slots: int, pages: int, newer: bool) -> None:
+    @rule(
+        data=st.data(),
+        slots=st.integers(1, 4),
+        pages=st.integers(1, 2),
+        newer=st.booleans(),
+        soon=st.booleans(),
+    )
+    def reserve(self, data: st.DataObject, slots: int, pages: int, newer: bool, soon: bool) -> None:
         workload = self._pick(data)
-        others = {k: v for k, v in self.safe().items() if k != workload.unit}
         if newer and self.launch.get(workload.unit, 0) < 3:
             self.launch[workload.unit] = self.launch.get(workload.unit, 0) + 1
-        incarnation = self.launch.get(workload.unit, 0)
+        self._reserve(workload, slots, pages, soon=soon)
+
+    def _reserve(self, workload: Workload, slots: int, pages: int, *, soon: bool) -> None:
+        before = self.safe()
         message = Reserve(
-            nbytes=pages * PAGE, slots=slots, body="__0_0.distcp", incarnation=incarnation
+            nbytes=pages * PAGE,
+            slots=slots,
+            body="__0_0.distcp",
+            incarnation=self.launch.get(workload.unit, 0),
         )
         got = self.roster.reserve(workload, message, limit=3)
         if not isinstance(got, Refusal):
             assert 1 <= len(got) <= min(slots, 3)
             self.memory |= {slot.key for slot in got}
-            for slot in got:
-                self.roster.filled(slot)
-        self.unharmed(others)
+            self.roster.pin(got)
+            self.filling += got
+            if soon:
+                self.memory_comes()
+        self.unharmed(before)
+
+    @rule()
+    def memory_comes(self) -> None:
+        before = self.safe()
+        for slot in self.filling:
+            self.roster.filled(slot)
+        self.roster.unhold(self.filling)
+        self.filling = []
+        self.unharmed(before)
 
     @precondition(lambda self: self.alive)
     @rule(
         data=st.data(),
-        ahead=st.integers(1, 2),
+        ahead=st.integers(1, 3),
         outcome=st.sampled_from(["staged", "released", "left"]),
     )
     def write(self, data: st.DataObject, ahead: int, outcome: str) -> None:
-        workload = self._pick(data)
+        self._write(self._pick(data), self.step + ahead, outcome)
+
+    @rule(unit=st.sampled_from("ab"), many=st.integers(1, 2))
+    def train(self, unit: str, many: int) -> None:
+        """What a healthy job does: both ranks stage the same steps."""
+        for _ in range(many):
+            self.step += 3
+            for rank in (0, 1):
+                if (unit, rank) in self.alive:
+                    self._write(self.alive[unit, rank], self.step, "staged")
+
+    def _write(self, workload: Workload, step: int, outcome: str) -> None:
         before = self.safe()
         held = {slot.key for slot in self._slots() if slot.holds}
         slot = self.roster.acquire(workload)
@@ -119,7 +164,6 @@ class Lives(RuleBasedStateMachine):
         if outcome == "released":
             self.roster.release(workload, slot.number)
         elif outcome == "staged":
-            step = (workload.newest.step if workload.newest else 0) // 2 * 2 + 2 * ahead
             checked = self.roster.staging(workload, slot.number, step)
             if not isinstance(checked, Refusal):
                 generation = Generation(slot.shape.incarnation, step)
@@ -138,17 +182,18 @@ class Lives(RuleBasedStateMachine):
 
     @rule(target=held, data=st.data())
     def hold(self, data: st.DataObject) -> tuple[Slot, ...]:
-        whole = [(u.name, c.generation) for u in self.roster.units("lane") for c in u.candidates]
+        whole = self._whole()
         if not whole:
             return ()
         unit, generation = data.draw(st.sampled_from(whole))
         slots = self.roster.hold(unit, generation)
         assert {slot.generation for slot in slots} == {generation}
+        self.held_now += slots
         return slots
 
     @rule(data=st.data())
     def mark_durable(self, data: st.DataObject) -> None:
-        whole = [(u.name, c.generation) for u in self.roster.units("lane") for c in u.candidates]
+        whole = self._whole()
         before = self.safe()
         if whole:
             unit, generation = data.draw(st.sampled_from(whole))
@@ -187,6 +232,11 @@ class Lives(RuleBasedStateMachine):
         assert {slot.key for slot in self._slots()} == self.memory
 
     @invariant()
+    def what_is_held_is_there(self) -> None:
+        assert {slot.key for slot in self.held_now if slot.holds} <= self.memory
+        assert all(slot.holds for slot in self._slots() if slot.condemned)
+
+    @invariant()
     def a_candidate_is_whole(self) -> None:
         for unit in self.roster.units("lane"):
             job = self.roster.jobs[unit.name]
@@ -197,6 +247,10 @@ class Lives(RuleBasedStateMachine):
                 parts = job.parts()[candidate.generation]
                 assert job.launches[candidate.generation.incarnation] <= parts.keys()
 
+    def _whole(self) -> list[tuple[str, Generation]]:
+        units = self.roster.units("lane")
+        return [(unit.name, one.generation) for unit in units for one in unit.candidates]
+
     def _slots(self) -> list[Slot]:
         return list(self.roster._slots.values())
 
@@ -205,7 +259,7 @@ class Lives(RuleBasedStateMachine):
 
 
 Lives.TestCase.settings = hypothesis_settings(
-    max_examples=150, stateful_step_count=40, deadline=None
+    max_examples=200, stateful_step_count=50, deadline=None
 )
 TestLives = Lives.TestCase
 
