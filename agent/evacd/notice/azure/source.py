@@ -126,7 +126,7 @@ class AzureSource:
 
     def _failed(self, failed: Failed) -> Unknown:
         since = self._clock.monotonic() - (self._first_asked or 0.0)
-        if failed.late and not self._has_answered and since < WARM_UP_SECONDS:
+        if failed.timed_out and not self._has_answered and since < WARM_UP_SECONDS:
             return Unknown(
                 self.name,
                 f"{WARMING}: {failed.reason}",
