@@ -1,0 +1,30 @@
+import inspect
+
+import pytest
+
+from evac import wire
+from evac.wire import Cancel, Drain, Hello, Message
+from evacd.workloads.session import WORDS, Door, Stage
+
+
+def test_the_table_is_total() -> None:
+    assert set(WORDS) == {(door, stage) for door in Door for stage in Stage}
+
+
+def test_only_hello_opens_a_connection() -> None:
+    assert WORDS[Door.WORKLOAD, Stage.SILENT] == {Hello}
+    assert WORDS[Door.ADMIN, Stage.SILENT] == {Hello}
+
+
+@pytest.mark.parametrize("stage", Stage)
+def test_what_drains_a_node_is_said_at_the_admin_door_alone(stage: Stage) -> None:
+    assert not WORDS[Door.WORKLOAD, stage] & {Drain, Cancel}
+
+
+def test_every_word_for_the_daemon_can_be_said_somewhere() -> None:
+    """Those that wire.py lists before its own answers."""
+    source = inspect.getsource(wire)
+    mine = source[: source.index("# --- daemon -> anyone")]
+    kinds = {kind for kind in wire.MESSAGES.values() if f"class {kind.__name__}(" in mine}
+    said: set[type[Message]] = set().union(*WORDS.values())
+    assert kinds == said

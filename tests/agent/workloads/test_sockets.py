@@ -1,0 +1,132 @@
+import asyncio
+import os
+import socket
+
+import pytest
+
+from evac.wire import Accepted, Refuse, decode, encode
+from evacd.workloads.sockets import OUTBOX, Link
+
+
+class Ear:
+    def __init__(self) -> None:
+        self.packets: list[bytes] = []
+        self.ends: list[str] = []
+
+    def received(self, packet: bytes) -> None:
+        self.packets.append(packet)
+
+    def ended(self, reason: str) -> None:
+        self.ends.append(reason)
+
+
+def linked() -> tuple[Link, Ear, socket.socket]:
+    mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    theirs.setblocking(False)
+    link, ear = Link(mine, asyncio.get_running_loop()), Ear()
+    link.receiver = ear
+    return link, ear, theirs
+
+
+async def until(true: object) -> None:
+    for _ in range(1000):
+        if callable(true) and true():
+            return
+        await asyncio.sleep(0.005)
+    pytest.fail("waited in vain")
+
+
+async def test_what_waits_for_a_slow_reader_comes_in_order_and_complete() -> None:
+    link, _, theirs = linked()
+    sent = 0
+    while not link._outbox:
+        link.send(b"%d" % sent)
+        sent += 1
+    for _ in range(OUTBOX // 2):
+        link.send(b"%d" % sent)
+        sent += 1
+    got: list[int] = []
+
+    def all_there() -> bool:
+        while True:
+            try:
+                got.append(int(theirs.recv(100)))
+            except BlockingIOError:
+                return len(got) == sent
+
+    await until(all_there)
+    assert got == list(range(sent))
+    link.hang_up("bye")
+    theirs.close()
+
+
+async def test_fds_that_wait_outlive_their_owner_and_are_closed_after() -> None:
+    link, _, theirs = linked()
+    before = len(os.listdir("/proc/self/fd"))
+    while not link._outbox:
+        link.send(b"filler")
+    fd = os.memfd_create("answer")
+    os.write(fd, b"answer")
+    link.send(b"with fd", fd)
+    os.close(fd)
+    found: list[int] = []
+
+    def there() -> bool:
+        while not found:
+            try:
+                packet, fds, _, _ = socket.recv_fds(theirs, 100, 1)
+            except BlockingIOError:
+                return False
+            if packet == b"with fd":
+                found.extend(fds)
+        return True
+
+    await until(there)
+    assert os.pread(found[0], 10, 0) == b"answer"
+    os.close(found[0])
+    await until(lambda: len(os.listdir("/proc/self/fd")) == before)
+    link.hang_up("bye")
+    theirs.close()
+
+
+async def test_a_dropped_peer_hears_why_although_it_had_more_to_say() -> None:
+    link, ear, theirs = linked()
+    link.pause()
+    for _ in range(20):
+        theirs.send(b"more to say")
+    link.drop("enough")
+
+    assert decode(theirs.recv(1000)).message == Refuse("enough", fatal=True)
+    assert theirs.recv(1000) == b""
+    assert ear.ends == ["enough"]
+    link.drop("twice")
+    assert ear.ends == ["enough"]
+    theirs.close()
+
+
+async def test_what_is_waiting_is_closed_with_the_link() -> None:
+    link, ear, theirs = linked()
+    fd = os.memfd_create("answer")
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(2000):
+        link.send(encode(Accepted()), fd)
+        if link.closed:
+            break
+    assert link.closed
+    assert "does not read" in ear.ends[0]
+    # The link's own socket is gone, and every copy of the fd that waited.
+    assert len(os.listdir("/proc/self/fd")) == before - 1
+    os.close(fd)
+    theirs.close()
+
+
+async def test_a_paused_link_hears_nothing_until_it_is_resumed() -> None:
+    link, ear, theirs = linked()
+    link.pause()
+    theirs.send(b"early")
+    await asyncio.sleep(0.02)
+    assert ear.packets == []
+    link.resume()
+    await until(lambda: ear.packets == [b"early"])
+    theirs.close()
+    await until(lambda: ear.ends == [""])
