@@ -6,6 +6,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+E = TypeVar("E", bound=BaseException)
+
+
+def first(group: BaseExceptionGroup[E]) -> E:
+    """The first error in a group, however deep: store calls run side by side in the commit."""
+    for error in group.exceptions:
+        return first(error) if isinstance(error, BaseExceptionGroup) else error
+    raise AssertionError("no group is empty")
 
 
 def run(make: Callable[[], Coroutine[Any, Any, T]]) -> T:

@@ -8,6 +8,7 @@ from evac.commit import GenerationStatus, State, finish, foreign, survey, was_ev
 from evac.errors import ConfigError, GenerationError, StoreError
 from evac.generation import Generation
 from evac.store import Store, open_store
+from evac.torch.blocking import first
 
 log = logging.getLogger("evac")
 
@@ -73,7 +74,8 @@ async def find(urls: Sequence[str], prefix: str) -> Found:
                 trouble.append(f"{url}: a generation of this job was complete once")
             elif strange := await foreign(store, prefix):
                 trouble.append(f"{url}: files that are not evac's: {strange[0]}")
-        except StoreError as error:
+        except* StoreError as group:
+            error = first(group)
             trouble.append(f"{url}: {error}")
             log.warning("%s cannot be looked through: %s", url, error)
     order = sorted(candidates, key=lambda one: one.generation, reverse=True)

@@ -28,6 +28,8 @@ log = logging.getLogger("evac")
 
 # The daemon answers within milliseconds; without one, this is paid once.
 _CONNECT_SECONDS = 1.0
+# The other ranks may hang in a collective by then, and the launcher waits for this one.
+_CRASH_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -206,7 +208,7 @@ class Checkpointer:
             # A crash is not the end of the job: what was staged stays with the daemon.
             self._closed = True
             if self._own is not None:
-                self._own.close()
+                self._own.close(_CRASH_SECONDS)
             self._client.close()
 
     def _where(self) -> Slots | None:

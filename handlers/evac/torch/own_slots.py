@@ -26,6 +26,7 @@ from evac.torch.layout import Layout
 KEEP = 3
 # How soon a rank hears what rank 0 has picked.
 _LISTEN_SECONDS = 0.02
+# For the store and for the other ranks; past it the last generation is given up.
 _CLOSE_SECONDS = 120.0
 _END_SECONDS = 5.0
 
@@ -74,6 +75,7 @@ class OwnSlots:
         self._layout: Layout | None = None
         self._changed = Condition()
         self._closing = False
+        self._patience = _CLOSE_SECONDS
         self._thread: Thread | None = None
 
     def ready(self) -> str:
@@ -103,9 +105,7 @@ class OwnSlots:
             free = next((one for one in self._owned if one.state is _Is.FREE), None)
             if free is None:
                 waiting = self._waiting()
-                if len(waiting) > 1 and (
-                    self._choice.leads or not self._choice.chosen(_step(waiting[-1]))
-                ):
+                if len(waiting) > 1 and _step(waiting[-1]) != self._choice.picked():
                     free = waiting[-1]
             if free is None:
                 return None
@@ -120,15 +120,18 @@ class OwnSlots:
         """See `Slots.release`."""
         self._put(slot, _Is.FREE, None)
 
-    def close(self) -> None:
-        """See `Slots.close`: commits the newest generation first."""
+    def close(self, patience: float = _CLOSE_SECONDS) -> None:
+        """See `Slots.close`: commits the newest generation first.
+
+        Args:
+            patience: Seconds to wait for it.
+        """
+        self._patience = patience
         self.retire()
         if self._thread is not None:
-            self._thread.join(_CLOSE_SECONDS)
+            self._thread.join(patience + _END_SECONDS)
             if self._thread.is_alive():
-                text = (
-                    f"{self._store.url}: the last generation is not kept after {_CLOSE_SECONDS:g} s"
-                )
+                text = f"{self._store.url}: the last generation is not kept after {patience:g} s"
                 self._complaints.warn("close", text)
 
     def retire(self) -> None:
@@ -156,6 +159,8 @@ class OwnSlots:
                 self._complaints.fail(f"commit:{type(error).__name__}", f"not kept: {error}")
             except Exception as error:  # noqa: BLE001 - a bug in committing must not end the thread; it is logged with its trace
                 self._complaints.fail(f"commit:{type(error).__name__}", f"not kept: {error!r}")
+            with self._changed:
+                self._choice.done()
             self._put(one.slot, _Is.FREE, None)
         self._choice.end()
         until = monotonic() + _END_SECONDS
@@ -173,27 +178,37 @@ class OwnSlots:
                 if (one := self._pick()) is not None:
                     return one
                 if self._closing:
-                    until = until or monotonic() + _END_SECONDS
-                    over = self._choice.leads or not self._waiting() or self._choice.ended()
-                    if over or monotonic() > until:
+                    until = until or monotonic() + self._patience
+                    if not self._waiting() or monotonic() > until:
+                        return None
+                    if not self._choice.leads and self._choice.ended():
                         # Picked in the moment between the last look and the end.
                         return self._pick()
-                listening = not self._choice.leads and self._waiting()
-                self._changed.wait(_LISTEN_SECONDS if listening else None)
+                # With something to commit it is the other ranks that are waited for.
+                self._changed.wait(_LISTEN_SECONDS if self._waiting() else None)
 
     def _pick(self) -> _Own | None:
-        for one in self._waiting():
-            step = _step(one)
-            if self._choice.leads:
-                self._choice.choose(step)
-            elif not self._choice.chosen(step):
-                continue
-            one.state = _Is.COMMITTING
-            for older in self._waiting():
-                if _step(older) < step:
-                    older.state = _Is.FREE
-            return one
-        return None
+        waiting, choice = self._waiting(), self._choice
+        if not waiting:
+            return None
+        if choice.leads:
+            if not choice.settled():
+                return None
+            one = waiting[0]
+            choice.pick(_step(one))
+        else:
+            step = choice.picked()
+            found = next((held for held in waiting if _step(held) == step), None)
+            if found is None:
+                if step is not None and step < _step(waiting[0]):
+                    choice.done()  # this rank had to leave it out
+                return None
+            one = found
+        one.state = _Is.COMMITTING
+        for older in self._waiting():
+            if _step(older) < _step(one):
+                older.state = _Is.FREE
+        return one
 
     async def _commit(self, one: _Own) -> None:
         layout, header, me = self._layout, one.header, self._identity

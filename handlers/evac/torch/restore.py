@@ -90,12 +90,15 @@ class Restore:
         store = open_store(candidate.store)
 
         def check() -> tuple[Problem, ...]:
+            problems: tuple[Problem, ...] = ()
             try:
-                return blocking.run(
+                problems = blocking.run(
                     lambda: verify(store, self._prefix, candidate.generation, ranks=share)
                 )
-            except EvacError as error:
-                return (Problem(candidate.path(self._prefix), str(error)),)
+            except* EvacError as group:
+                path = candidate.path(self._prefix)
+                problems = (Problem(path, str(blocking.first(group))),)
+            return problems
 
         return sorted(
             {one for problems in self._world.agree(self._prefix, check) for one in problems},

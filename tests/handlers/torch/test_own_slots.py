@@ -55,14 +55,22 @@ class Follows:
     leads = False
 
     def __init__(self) -> None:
-        self.picked: set[int] = set()
+        self.pick_now: int | None = None
+        self.finished: list[int | None] = []
         self.over = False
 
-    def choose(self, step: int) -> None:
+    def settled(self) -> bool:
+        raise AssertionError("a follower does not ask")
+
+    def pick(self, step: int) -> None:
         raise AssertionError("a follower picks nothing")
 
-    def chosen(self, step: int) -> bool:
-        return step in self.picked
+    def picked(self) -> int | None:
+        return self.pick_now
+
+    def done(self) -> None:
+        self.finished.append(self.pick_now)
+        self.pick_now = None
 
     def end(self) -> None:
         assert self.over
@@ -89,28 +97,81 @@ def test_only_so_many_generations_stay(store: str) -> None:
     assert len(whole(store)) == KEEP
 
 
+class Leads(Follows):
+    """The choice as rank 0 sees it, with others that are slow."""
+
+    leads = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.others_are_done = True
+        self.picks: list[int] = []
+
+    def settled(self) -> bool:
+        return self.others_are_done
+
+    def pick(self, step: int) -> None:
+        self.picks.append(step)
+        self.others_are_done = False
+
+    def picked(self) -> int | None:
+        return None
+
+    def done(self) -> None:
+        pass
+
+    def end(self) -> None:
+        self.over = True
+
+
 def test_a_follower_commits_what_was_picked_and_nothing_else(store: str) -> None:
     choice = Follows()
     slots = own(store, choice=choice)
     assert stage(slots, 1)
     assert stage(slots, 2)
-    choice.picked.add(2)
+    choice.pick_now = 2
     wait_committed(store, 2)
     assert stage(slots, 3)
     choice.over = True
     slots.close()
     assert whole(store) == ["step-2.1"]
+    assert choice.finished == [2]
 
 
 def test_a_follower_makes_room_only_from_what_was_passed_over(store: str) -> None:
     choice = Follows()
     slots = own(store, choice=choice)
     assert all(stage(slots, step) for step in (1, 2, 3, 4, 5))
-    choice.picked.add(3)
+    choice.pick_now = 3
     wait_committed(store, 3)
     choice.over = True
     slots.close()
     assert whole(store) == ["step-3.1"]
+
+
+def test_a_follower_says_so_where_it_had_to_leave_the_pick_out(store: str) -> None:
+    choice = Follows()
+    slots = own(store, choice=choice)
+    assert stage(slots, 1)
+    choice.pick_now = 2
+    assert stage(slots, 3)
+    choice.over = True
+    slots.close()
+    assert choice.finished == [2]
+    assert whole(store) == []
+
+
+def test_the_leader_picks_the_next_only_when_all_have_done_with_the_last(store: str) -> None:
+    choice = Leads()
+    slots = own(store, choice=choice)
+    assert stage(slots, 1)
+    wait_committed(store, 1)
+    assert all(stage(slots, step) for step in (2, 3, 4, 5))
+    assert choice.picks == [1]
+    choice.others_are_done = True
+    slots.close()
+    assert choice.picks == [1, 5]
+    assert whole(store) == ["step-1.1", "step-5.1"]
 
 
 def test_a_slot_that_is_given_back_is_free_again(store: str) -> None:

@@ -148,6 +148,15 @@ def test_foreign_files_in_the_jobs_place_are_an_error_not_step_0(store: str) -> 
         Run().saver(store=store).restore()
 
 
+def test_a_store_that_cannot_be_read_is_an_error_not_step_0(store: str) -> None:
+    save(store, 1)
+    root = Path(store.removeprefix("file://"))
+    root.rename(f"{root}.away")
+    root.write_text("")
+    with pytest.raises(GenerationError, match="nothing usable"):
+        Run().saver(store=store).restore()
+
+
 def test_a_torn_first_generation_is_step_0_with_a_warning(
     store: str, caplog: pytest.LogCaptureFixture
 ) -> None:
