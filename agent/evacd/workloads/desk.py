@@ -89,8 +89,15 @@ class Desk:
     # --- sessions -----------------------------------------------------------------------
 
     def opened(self, session: Session) -> None:
-        """A new connection; too many that never register push out the oldest of their uid."""
-        mine = [one for one in self._strangers if one.peer.uid == session.peer.uid]
+        """A new connection; too many that never register push out the oldest of their uid.
+
+        Each door counts for itself: a container's root must not push out an operator.
+        """
+        mine = [
+            one
+            for one in self._strangers
+            if one.peer.uid == session.peer.uid and one.door is session.door
+        ]
         self._strangers[session] = None
         if len(mine) >= self._settings.max_strangers:
             mine[0].link.drop("too many connections that have not registered")

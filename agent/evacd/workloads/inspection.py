@@ -5,6 +5,7 @@ By pread and with limits: the bytes are the workload's, and may change while the
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ MAX_METADATA = 64 * 1024 * 1024
 MAX_ITEMS = 1 << 18
 # Parsed piece by piece: json holds the GIL, and one large document would freeze the loop.
 _PIECE = 1 << 18
+_LEVELS = 8
 _SPACE = " \t\r\n"
 
 
@@ -78,7 +80,7 @@ def parse_items(descriptor: bytes, *, body_nbytes: int) -> tuple[Mapping[str, An
     """The items of a descriptor ``{"items": [{"name", "offset", "nbytes", ...}, ...]}``.
 
     "items" is the first and only field; an empty descriptor has no items. No item may be
-    larger than 256 KiB.
+    larger than 256 KiB or nest deeper than 8 levels.
 
     Raises:
         SegmentError: Not of that shape, or an item leaves the body.
@@ -93,7 +95,7 @@ def parse_items(descriptor: bytes, *, body_nbytes: int) -> tuple[Mapping[str, An
     for token in ("{", '"items"', ":", "["):
         at = _expect(text, at, token)
     items: list[Mapping[str, Any]] = []
-    decoder = json.JSONDecoder()
+    decoder = json.JSONDecoder(parse_constant=_no_number, parse_float=_finite)
     piece, piece_at = "", 0
     at = _skip(text, at)
     while text[at : at + 1] != "]":
@@ -125,9 +127,30 @@ def _checked(item: object, index: int, body_nbytes: int) -> Mapping[str, Any]:
     offset, nbytes = item.get("offset"), item.get("nbytes")
     if type(offset) is not int or type(nbytes) is not int or offset < 0 or nbytes < 0:
         raise SegmentError(f"descriptor item {index}: offset and nbytes must be numbers >= 0")
+    if not _shallow(item, _LEVELS):
+        raise SegmentError(f"descriptor item {index} nests deeper than {_LEVELS} levels")
     if offset + nbytes > body_nbytes:
         raise SegmentError(f"descriptor item {index} leaves a body of {body_nbytes} bytes")
     return item
+
+
+def _shallow(value: object, levels: int) -> bool:
+    """Whether a value nests no deeper than *levels*: whoever copies it later recurses."""
+    if isinstance(value, dict):
+        return levels > 0 and all(_shallow(one, levels - 1) for one in value.values())
+    if isinstance(value, list):
+        return levels > 0 and all(_shallow(one, levels - 1) for one in value)
+    return True
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _no_number(text)
+
+
+def _no_number(text: str) -> float:
+    # Python reads and writes NaN and infinities, which is no JSON to anybody else.
+    raise ValueError(text)
 
 
 def _expect(text: str, at: int, token: str) -> int:

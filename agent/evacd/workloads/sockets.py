@@ -27,6 +27,8 @@ log = structlog.get_logger()
 
 # Packets that may wait for a peer, beyond what the kernel's buffer takes (about 250).
 OUTBOX = 256
+# Of those, how many may carry an fd: 16 slots, and answers to a few questions.
+_OUTBOX_FDS = 32
 # Packets taken from one peer before the others have their turn.
 _TURN = 16
 _BACKLOG = 512
@@ -88,8 +90,9 @@ class Link:
                 return
             else:
                 return
-        if len(self._outbox) >= OUTBOX:
-            self.drop(f"does not read: {OUTBOX} packets are waiting for it")
+        fds = sum(waiting is not None for _, waiting in self._outbox) if fd is not None else 0
+        if len(self._outbox) >= OUTBOX or fds >= _OUTBOX_FDS:
+            self.drop(f"does not read: {len(self._outbox)} packets are waiting for it")
             return
         try:
             # A copy, because the caller may close its own before the peer reads.
@@ -207,7 +210,7 @@ class Listener:
         self._accepted = accepted
         self._retry: asyncio.TimerHandle | None = None
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             self._lock = _lock(path)
         except OSError as error:
             raise StateError(str(path.parent), error.strerror or str(error)) from error
@@ -268,7 +271,9 @@ def _lock(path: Path) -> int:
         AlreadyRunning: Another daemon has it.
     """
     lock = os.open(
-        path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+        path.with_name(f".{path.name}.lock"),
+        os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW,
+        0o600,
     )
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -109,8 +109,9 @@ class Staging:
     def hold(self, unit: str, generation: Generation) -> Generator[tuple[Part, ...], None, None]:
         """See `Board.hold`."""
         slots = self._roster.hold(unit, generation)
-        parts = tuple(self._part(unit, slot, generation) for slot in slots)
+        parts: tuple[Part, ...] = ()
         try:
+            parts = tuple(self._part(unit, slot, generation) for slot in slots)
             yield parts
         finally:
             for part in parts:

@@ -16,7 +16,7 @@ from crc32c import crc32c
 
 from evac.generation import Generation
 from evac.segment import PAGE, Header, SlotState
-from evac.wire import Accepted, Acquire, Hello, Message, Refuse, Staged, encode
+from evac.wire import Accepted, Acquire, AskStatus, Cancel, Hello, Message, Refuse, Staged, encode
 from evacd.facts import Confidence, Order
 from evacd.workloads import Dropped
 from tests.agent.workloads.peers import MIB, Peer, Process, Running, serving, settings, write
@@ -204,6 +204,18 @@ async def test_who_does_not_read_is_dropped_and_the_others_hear_everything(tmp_p
             assert any(w["job"] == "deaf" and w["alive"] for w in running.snapshot()["workloads"])
 
 
+async def test_who_asks_and_asks_and_never_reads_cannot_hoard_fds(tmp_path: Path) -> None:
+    async with beside(tmp_path) as (running, _):
+        before = fds()
+        with Peer(running.settings.workload_path) as deaf:
+            await deaf.hello()
+            with contextlib.suppress(ConnectionError):
+                for number in range(3000):
+                    await deaf.send(encode(AskStatus(), id=number + 1))
+            await running.until(lambda: running.heard(Dropped))
+        await running.until(lambda: fds() <= before)
+
+
 async def test_a_thousand_idle_connections_leave_room_for_a_workload(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < 4096:
@@ -212,16 +224,19 @@ async def test_a_thousand_idle_connections_leave_room_for_a_workload(tmp_path: P
     async with beside(tmp_path, max_strangers=50) as (running, _):
         before = fds()
         with contextlib.ExitStack() as stack:
+            operator = await stack.enter_context(Peer(running.settings.admin_path)).hello()
             for _ in range(1000):
                 stack.enter_context(Peer(running.settings.workload_path))
                 await asyncio.sleep(0)
             newcomer = stack.enter_context(Peer(running.settings.workload_path))
             await newcomer.register(job="newcomer")
+            # Nor are those pushed out who came through the other door.
+            assert await operator.ask(Cancel()) == Accepted()
             await newcomer.reserve()
             assert await newcomer.stage(1) == Accepted()
             assert len(running.heard(Dropped)) >= 950
             # Ours, and at most 50 of the daemon's.
-            assert fds() <= before + 1001 + 50 + 20
+            assert fds() <= before + 1002 + 50 + 20
         await running.until(lambda: fds() <= before + 20)
 
 

@@ -65,6 +65,15 @@ def test_noise_is_an_error_that_says_so(noise: bytes) -> None:
         ('{"items": [{"name": "a", "offset": 0, "nbytes": 1},]}', "item 1 is no JSON"),
         ('{"items": [], "more": 1}', "descriptor is not"),
         ('{"items": []} trailing', "goes on after its end"),
+        ('{"items": [{"name": "a", "offset": 0, "nbytes": 1, "x": NaN}]}', "item 0 is no JSON"),
+        ('{"items": [{"name": "a", "offset": 0, "nbytes": 1, "x": 1e999}]}', "item 0 is no JSON"),
+        (
+            '{"items": [{"name": "a", "offset": 0, "nbytes": 1, "x": '
+            + "[" * 200
+            + "]" * 200
+            + "}]}",
+            "item 0 nests deeper",
+        ),
         ('{"items": [' + "[" * 100_000, "item 0 is no JSON"),
         ('{"items": [{"name": "' + "a" * (1 << 19) + '"}]}', "item 0 is no JSON"),
     ],
