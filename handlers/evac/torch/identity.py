@@ -26,7 +26,8 @@ class Identity:
     @property
     def own_prefix(self) -> str:
         """``<user>/<job>``: where a daemon would put this job, unless configured otherwise."""
-        return f"{_owner(os.geteuid())}/{self.job}"
+        uid = os.geteuid()
+        return f"{owner_name(_user(uid), uid)}/{self.job}"
 
 
 def claim(stores: Sequence[str], prefix: str, identity: Identity, *, above: int) -> int:
@@ -48,13 +49,18 @@ def claim(stores: Sequence[str], prefix: str, identity: Identity, *, above: int)
     raise GenerationError(prefix, f"no incarnation: {reason}")
 
 
-def _owner(uid: int) -> str:
-    # As evacd names owners, so that both write to one place.
-    try:
-        user = pwd.getpwuid(uid).pw_name
-    except KeyError:
+def owner_name(user: str | None, uid: int) -> str:
+    """The first part of a prefix, as evacd names owners, so that both write to one place."""
+    if user is None:
         return f"uid-{uid}"
     if NAME.fullmatch(user):
         return user
     plain = re.sub(r"[^A-Za-z0-9._-]", "-", user).lstrip("._-")[:40]
     return f"{plain}-{uid}" if plain else f"uid-{uid}"
+
+
+def _user(uid: int) -> str | None:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return None

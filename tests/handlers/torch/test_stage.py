@@ -150,6 +150,37 @@ def test_strided_scalar_bf16_tied_and_empty_tensors_and_growing_objects_are_kept
         assert read["model"]["_extra_state"] == {"note": model.note}
 
 
+def test_values_are_read_anew_at_every_stage_even_from_new_tensors(
+    client: FakeClient, tmp_path: Path
+) -> None:
+    run = Run()
+    saver = run.saver(client=client.as_client())
+    run.train()
+    saver.step(1)
+    for parameter in run.model.parameters():
+        parameter.data = torch.full_like(parameter, 7.0)
+        run.optimizer.state[parameter]["exp_avg"] = torch.full_like(parameter, 8.0)
+    assert saver.step(2)
+    now = stock(run.model, run.optimizer)
+
+    read = load(client, 1, tmp_path / "x", blank(now))
+    assert digest(read) == digest(now)
+    assert set(read["optimizer"]["state"]["0.weight"]["exp_avg"].unique().tolist()) == {8.0}
+
+
+def test_an_optimizer_of_another_model_is_a_failure_that_is_told(
+    client: FakeClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = Run()
+    saver = run.saver(client=client.as_client())
+    run.train()
+    assert saver.step(1)
+    run.model[3] = torch.nn.Linear(32, 1)  # type: ignore[operator] # a Sequential
+    assert not saver.step(2)
+    assert "param group 0 holds a parameter that is not the model's" in caplog.text
+    assert saver.stats.failed == 1
+
+
 def test_a_slot_is_used_again_and_holds_the_new_generation_alone(
     client: FakeClient, tmp_path: Path
 ) -> None:
