@@ -130,6 +130,6 @@ class AzureSource:
             return Unknown(
                 self.name,
                 f"{WARMING}: {failed.reason}",
-                "wait up to 2 min; asked again",
+                f"wait up to 2 min; if it stays so: {failed.cure}",
             )
         return Unknown(self.name, failed.reason, failed.cure)
