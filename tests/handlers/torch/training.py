@@ -134,8 +134,12 @@ def train(rank: int, world: int, folder: str, store: str, steps: int, kill_after
         first = saver.restore() or 0
         for step in range(first + 1, steps + 1):
             losses[step] = run.train()
-            saver.step(step)
+            staged = saver.step(step)
             if step == kill_after:
+                # A busy machine may have no free slot yet; the proof needs this very step.
+                while not staged:
+                    time.sleep(0.01)
+                    staged = saver.step(step)
                 wait_committed(store, step)
                 os.kill(os.getpid(), signal.SIGKILL)
         report = {"first": first, "losses": losses, "digest": run.digest()}
