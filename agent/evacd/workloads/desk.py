@@ -1,7 +1,6 @@
 """Who comes and who goes: registration, death, leaving; and what everybody is told."""
 
 import asyncio
-import contextlib
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -32,9 +31,9 @@ from evac.wire import (
 from evacd.clock import Clock
 from evacd.facts import Order
 from evacd.workloads.happenings import Died, Dropped, Happening, Joined, Left
-from evacd.workloads.job import Workload
+from evacd.workloads.job import Process, Workload
 from evacd.workloads.memory import sealed_bytes
-from evacd.workloads.peer import PeerGone, identify
+from evacd.workloads.peer import PeerGone, alive, identify
 from evacd.workloads.policy import Refusal, admit
 from evacd.workloads.roster import Roster
 from evacd.workloads.session import Session, Stage
@@ -197,37 +196,41 @@ class Desk:
         except (PeerGone, OSError) as error:
             session.refuse(f"your process cannot be watched: {error}", re)
             return
-        with contextlib.ExitStack() as cleanup:
-            cleanup.callback(os.close, pidfd)
-            mine = [w for w in self._roster.workloads.values() if w.process == process]
-            again = any(w.alive and w.rank == message.rank and w.job == message.job for w in mine)
-            unit = admit(
-                message,
-                user=session.peer.user,
-                uid=session.peer.uid,
-                aboard=self._roster.aboard().get(session.peer.uid, 0) - again,
-                settings=self._settings,
-            )
-            workload = (
-                unit
-                if isinstance(unit, Refusal)
-                else self._roster.register(
-                    message, unit=unit, process=process, now=self._clock.monotonic()
-                )
-            )
-            self._staging.collect()
-            if isinstance(workload, Refusal):
-                log.warning("workload.refused", pid=process.pid, reason=workload.reason)
-                session.refuse(workload.reason, re)
-                return
-            former = self._aboard.pop(workload.id, None)
-            if workload.id not in self._pidfds:
-                cleanup.pop_all()
-                self._pidfds[workload.id] = pidfd
-                self._loop.add_reader(pidfd, self._died, workload)
+        workload = self._admit(session, message, process)
+        self._staging.collect()
+        if isinstance(workload, Refusal) or workload.id in self._pidfds:
+            os.close(pidfd)
+        else:
+            self._pidfds[workload.id] = pidfd
+            self._loop.add_reader(pidfd, self._died, workload)
+        if isinstance(workload, Refusal):
+            log.warning("workload.refused", pid=process.pid, reason=workload.reason)
+            session.refuse(workload.reason, re)
+            return
+        former = self._aboard.pop(workload.id, None)
         if former is not None:
             former.link.hang_up("its process has registered again on another connection")
         self._seat(session, workload, re)
+
+    def _admit(self, session: Session, message: Register, process: Process) -> Workload | Refusal:
+        mine = [w for w in self._roster.workloads.values() if w.alive and w.process == process]
+        again = any(w.rank == message.rank and w.job == message.job for w in mine)
+        unit = admit(
+            message,
+            user=session.peer.user,
+            uid=session.peer.uid,
+            aboard=self._roster.aboard().get(session.peer.uid, 0) - again,
+            settings=self._settings,
+        )
+        if isinstance(unit, Refusal):
+            return unit
+        seat = self._roster.seat(unit, message.rank)
+        if seat is not None and seat.alive and not alive(self._pidfds[seat.id]):
+            # A restart can be faster than the loop, which has yet to come to its pidfd.
+            self._died(seat)
+        return self._roster.register(
+            message, unit=unit, process=process, now=self._clock.monotonic()
+        )
 
     def _seat(self, session: Session, workload: Workload, re: int | None) -> None:
         self._strangers.pop(session, None)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from evac.generation import Generation
-from evac.wire import Accepted, OrderGiven
+from evac.wire import Accepted, OrderGiven, Register, Registered
 from evacd.facts import Confidence, Order
 from evacd.workloads import Died, Joined, TurnResult
 from tests.agent.workloads.peers import MIB, Peer, Process, Running, serving, settings
@@ -173,8 +173,9 @@ async def test_orphans_are_kept_for_their_time_and_not_longer(tmp_path: Path) ->
 
 
 async def test_orphans_do_not_expire_under_an_order(tmp_path: Path) -> None:
-    async with serving(settings(tmp_path, orphan_seconds=0.05)) as running:
-        with Process(running.settings.workload_path) as worker:
+    chosen = settings(tmp_path, orphan_seconds=0.05, hello_seconds=0.2)
+    async with serving(chosen) as running:
+        with Process(chosen.workload_path) as worker:
             await worker.aboard()
             await worker.stage(7)
             now = asyncio.get_running_loop().time()
@@ -182,10 +183,27 @@ async def test_orphans_do_not_expire_under_an_order(tmp_path: Path) -> None:
             running.board.give(order)
             worker.tell("die")
             await died(running)
-            await asyncio.sleep(0.2)
+            with Peer(chosen.workload_path) as silent:
+                # Whoever came after the death is dropped later than an orphan would expire.
+                await silent.last_words()
             assert steps(running) == [(0, 7)]
             running.board.stand_down(order, "cancelled")
             await running.until(lambda: running.board.units() == ())
+
+
+async def test_a_rank_is_free_the_moment_its_process_is_dead(tmp_path: Path) -> None:
+    async with serving(settings(tmp_path)) as running:
+        with Process(running.settings.workload_path) as worker:
+            await worker.aboard()
+            await worker.stage(7)
+            with Peer(running.settings.workload_path) as heir:
+                await heir.hello()
+                # The loop does not run in between: it finds both at once.
+                worker.running.kill()
+                worker.running.wait()
+                assert isinstance(await heir.ask(Register("train", 0, 1)), Registered)
+                assert len(running.heard(Died)) == 1
+                assert steps(running) == [(0, 7)]
 
 
 async def test_a_turn_ends_with_the_death_of_its_workload(tmp_path: Path) -> None:
