@@ -1,29 +1,65 @@
 """`evacd simulate`: a metadata service to rehearse against.
 
-It says that it is one on its first line, listens on loopback unless told otherwise, and gives
-its notice after a time, on SIGUSR1, or on ``POST /evac-simulator/preempt`` from this machine.
+It says that it is one on its first line and in a header of each answer, listens on loopback
+unless told otherwise, and gives its notice after a time, on SIGUSR1, on
+``POST /evac-simulator/preempt`` from this machine, or as a scenario says.
 """
 
 import argparse
 import asyncio
-import json
+import ipaddress
 import math
 import signal
 import sys
 from asyncio import TaskGroup
-from dataclasses import dataclass
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import MappingProxyType
 
 from aiohttp import web
 
-from evacd.notice.simulate.gcp import BANNER, PREEMPTED, GcpMetadata
+from evac.errors import ConfigError
+from evacd.clock import SystemClock
+from evacd.notice.simulate import scenario
+from evacd.notice.simulate.cloud import CONTROL, Cloud, offer
+from evacd.notice.simulate.faults import GRAMMAR, KINDS, Fault, Faults, parse
+from evacd.notice.simulate.report import Report
 
-CONTROL = "/evac-simulator"
+_MODULES: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "gcp": ("evacd.notice.simulate.gcp", "GcpMetadata"),
+        "aws": ("evacd.notice.simulate.aws", "AwsMetadata"),
+        "azure": ("evacd.notice.simulate.azure", "AzureMetadata"),
+    }
+)
+# After which of the actions a real machine would be gone, and which take that back.
+_ENDS = {"preempt", "terminate", "stop", "hibernate"}
+_TAKES_BACK = {"clear", "cancel"}
+
+
+def clouds() -> tuple[str, ...]:
+    """Whose metadata service can be played here."""
+    return tuple(name for name, (module, _) in _MODULES.items() if find_spec(module))
+
+
+def make(name: str) -> Cloud:
+    """One of `clouds`, as a machine without a notice has it."""
+    module, made = _MODULES[name]
+    cloud: Cloud = getattr(import_module(module), made)()
+    return cloud
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command to *parser*."""
-    parser.add_argument("cloud", choices=["gcp"], help="whose metadata service to play")
+    parser.add_argument("cloud", choices=clouds(), help="whose metadata service to play")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
+    parser.add_argument(
+        "--listen-anywhere",
+        action="store_true",
+        help="allow a --host that is not loopback: other machines may take this for real",
+    )
     parser.add_argument("--port", type=_port, default=0, help="0 takes a free one (default)")
     parser.add_argument(
         "--preempt-after",
@@ -39,30 +75,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="say that the machine is gone so long after the notice (%(default)s)",
     )
+    parser.add_argument(
+        "--fault",
+        type=_fault,
+        action="append",
+        default=[],
+        metavar="FAULT",
+        help=f"something to do wrong, may be repeated: {GRAMMAR}; kinds: {', '.join(KINDS)}",
+    )
+    parser.add_argument(
+        "--scenario",
+        type=Path,
+        metavar="FILE",
+        help="TOML timeline of actions and faults: [[at]] seconds = 5, action = 'preempt'",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
 
 
 async def serve(args: argparse.Namespace) -> int:
-    """Serve until SIGTERM or SIGINT, then 0; 1 where the address cannot be had."""
-    report = _Report(as_json=args.json)
-    stop = asyncio.Event()
-    preempted = asyncio.Event()
-    cleared = asyncio.Event()
+    """Serve until SIGTERM or SIGINT; 1 where the address cannot be had, 2 for wrong usage."""
+    cloud = make(args.cloud)
+    try:
+        _check_host(args.host, anywhere=args.listen_anywhere)
+        plot = await _scenario(args.scenario, cloud)
+    except ConfigError as error:
+        sys.stderr.write(f"evacd simulate: {error}\n")
+        return 2
+    clock, stop = SystemClock(), asyncio.Event()
+    report = Report(as_json=args.json, ends=_ENDS, takes_back=_TAKES_BACK)
 
-    def changed(key: str, value: str) -> None:
-        if key != PREEMPTED:
-            return
-        happened, over = (preempted, cleared) if value == "TRUE" else (cleared, preempted)
-        over.clear()
-        happened.set()
-        if value == "TRUE":
-            report.event("preempted", f"{key} is TRUE; the end is in {args.notice_seconds:g} s")
-        else:
-            report.event("cleared", f"{key} is FALSE again")
+    def act(action: str) -> None:
+        cloud.actions[action]()
+        report.acted(action, args.notice_seconds)
 
-    metadata = GcpMetadata(changed=changed)
+    faults = Faults(args.fault, echo=getattr(cloud, "echo", {}), clock=clock)
+    offer(cloud, faults, act=act, name=args.cloud)
     runner = web.AppRunner(
-        metadata.app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0
+        cloud.app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0
     )
     await runner.setup()
     loop = asyncio.get_running_loop()
@@ -75,14 +124,19 @@ async def serve(args: argparse.Namespace) -> int:
             return 1
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        loop.add_signal_handler(signal.SIGUSR1, metadata.preempt)
-        report.started(_url(runner))
+        loop.add_signal_handler(signal.SIGUSR1, act, "preempt")
+        report.started(_url(runner), cloud=args.cloud, actions=sorted(cloud.actions))
         async with TaskGroup() as tasks:
-            schedule = tasks.create_task(_later(args.preempt_after, metadata))
-            end = tasks.create_task(_ends(preempted, cleared, args.notice_seconds, report))
+            beside = [
+                tasks.create_task(scenario.play(plot, faults, act=act, clock=clock)),
+                tasks.create_task(report.ends_come(args.notice_seconds)),
+            ]
+            if args.preempt_after is not None:
+                early = scenario.Scenario((scenario.Step(args.preempt_after, "preempt"),))
+                beside.append(tasks.create_task(scenario.play(early, faults, act=act, clock=clock)))
             await stop.wait()
-            schedule.cancel()
-            end.cancel()
+            for task in beside:
+                task.cancel()
     finally:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
             loop.remove_signal_handler(number)
@@ -90,46 +144,36 @@ async def serve(args: argparse.Namespace) -> int:
     return 0
 
 
-async def _later(seconds: float | None, metadata: GcpMetadata) -> None:
-    if seconds is not None:
-        await asyncio.sleep(seconds)
-        metadata.preempt()
+def _check_host(host: str, *, anywhere: bool) -> None:
+    try:
+        here = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        here = False
+    if not here and not anywhere:
+        raise ConfigError(
+            "--host",
+            host,
+            "a loopback address, or --listen-anywhere beside it: other machines could take "
+            "this for their metadata service",
+        )
 
 
-async def _ends(
-    preempted: asyncio.Event, cleared: asyncio.Event, seconds: float, report: "_Report"
-) -> None:
-    """Say when a real machine would be gone, unless the notice is taken back before."""
-    while True:
-        await preempted.wait()
-        try:
-            async with asyncio.timeout(seconds):
-                await cleared.wait()
-        except TimeoutError:
-            report.event("gone", "a real machine would be gone now")
-            await cleared.wait()
+async def _scenario(path: Path | None, cloud: Cloud) -> scenario.Scenario:
+    if path is None:
+        return scenario.Scenario()
+    try:
+        text = await asyncio.to_thread(path.read_text)
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise ConfigError("--scenario", str(path), f"a file that can be read: {why}") from error
+    return scenario.read(text, where=str(path), actions=cloud.actions)
 
 
-@dataclass(frozen=True)
-class _Report:
-    """What is printed, a line at a time."""
-
-    as_json: bool
-
-    def started(self, url: str) -> None:
-        if self.as_json:
-            self._line(json.dumps({"url": url, "control": url + CONTROL, "what": BANNER}))
-            return
-        self._line(f"{BANNER}: {url}")
-        self._line(f"give notice:  curl -X POST {url}{CONTROL}/preempt")
-        self._line(f"take it back: curl -X POST {url}{CONTROL}/clear")
-
-    def event(self, word: str, text: str) -> None:
-        self._line(json.dumps({"event": word, "text": text}) if self.as_json else f"{word}: {text}")
-
-    def _line(self, text: str) -> None:
-        sys.stdout.write(text + "\n")
-        sys.stdout.flush()
+def _fault(text: str) -> Fault:
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _seconds(text: str) -> float:

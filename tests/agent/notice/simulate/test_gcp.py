@@ -1,15 +1,22 @@
 """The simulator against GCE's documented protocol, asked by a plain HTTP client."""
 
 import asyncio
+import json
 from collections.abc import Mapping
-from pathlib import Path
 
 import aiohttp
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from evacd.notice.simulate.gcp import KEYS, GcpMetadata
+from evacd.notice.simulate.gcp import (
+    KEYS,
+    MAINTENANCE_EVENT,
+    NOTHING_YET,
+    STOP_STATE,
+    UPCOMING,
+    GcpMetadata,
+)
 from tests.agent.notice.hearing import Asked
 
 FLAVOR = {"Metadata-Flavor": "Google"}
@@ -29,10 +36,6 @@ class Plain:
         headers = FLAVOR if headers is None else headers
         async with self.session.get(self.url + path, headers=headers) as response:
             return response.status, await response.text(), response.headers
-
-    async def post(self, path: str) -> int:
-        async with self.session.post(self.url + path) as response:
-            return response.status
 
 
 @pytest.fixture
@@ -149,25 +152,6 @@ async def test_a_service_that_stops_ends_hanging_gets_with_503(
     assert hanging.result()[0] == 503
 
 
-async def test_the_control_works_by_hand(plain: Plain) -> None:
-    assert await plain.post("/evac-simulator/preempt") == 200
-    assert (await plain.get())[1] == "TRUE"
-    assert await plain.post("/evac-simulator/clear") == 200
-    assert (await plain.get())[1] == "FALSE"
-    assert await plain.post("/evac-simulator/explode") == 404
-
-
-async def test_changes_are_told_once(gce: GcpMetadata) -> None:
-    told: list[tuple[str, str]] = []
-    gce.changed = lambda key, value: told.append((key, value))
-
-    gce.preempt()
-    gce.preempt()
-    gce.clear()
-
-    assert told == [("instance/preempted", "TRUE"), ("instance/preempted", "FALSE")]
-
-
 async def test_a_fault_answers_in_place_of_the_service(plain: Plain, gce: GcpMetadata) -> None:
     async def fault(request: web.Request) -> web.StreamResponse | None:
         return web.Response(status=418) if request.query.get("x") else None
@@ -179,14 +163,48 @@ async def test_a_fault_answers_in_place_of_the_service(plain: Plain, gce: GcpMet
     assert [seen.target for seen in gce.requests] == [f"{PATH}?x=1", PATH]
 
 
-async def test_the_control_refuses_whoever_is_not_on_loopback(
-    gce: GcpMetadata, tmp_path: Path
+# --- keys beside the preemption ---------------------------------------------------------
+
+V1 = "/computeMetadata/v1/"
+
+
+async def test_a_maintenance_event_is_skipped_where_nobody_asked_for_it(
+    plain: Plain, gce: GcpMetadata
 ) -> None:
-    # A Unix socket's peer has no address, so it cannot be shown to be on loopback.
-    path = str(tmp_path / "simulator.sock")
-    runner = web.AppRunner(gce.app)
-    await runner.setup()
-    await web.UnixSite(runner, path).start()
-    async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(path)) as session:
-        assert await Plain(session, "http://far").post("/evac-simulator/preempt") == 403
-    await runner.cleanup()
+    gce.actions["maintenance"]()
+    assert (await plain.get(V1 + MAINTENANCE_EVENT))[1] == "NONE"
+
+    gce.actions["maintenance"]()
+    assert (await plain.get(V1 + MAINTENANCE_EVENT))[1] == "TERMINATE_ON_HOST_MAINTENANCE"
+
+
+async def test_the_stop_state_is_there_only_while_a_stop_is_pending(
+    plain: Plain, gce: GcpMetadata
+) -> None:
+    before = (await plain.get(V1 + STOP_STATE))[0]
+    gce.actions["stop"]()
+    during = (await plain.get(V1 + STOP_STATE))[:2]
+    gce.actions["cancel"]()
+
+    assert (before, during) == (404, (200, "PENDING_STOP"))
+    assert (await plain.get(V1 + STOP_STATE))[0] == 404
+
+
+async def test_an_upcoming_maintenance_is_json_in_either_spelling(
+    plain: Plain, gce: GcpMetadata
+) -> None:
+    assert (await plain.get(f"{V1}{UPCOMING}?alt=json"))[:2] == (503, NOTHING_YET)
+    gce.actions["upcoming"]()
+    snake = json.loads((await plain.get(f"{V1}{UPCOMING}?alt=json"))[1])
+    gce.actions["upcoming-camel"]()
+    camel = json.loads((await plain.get(f"{V1}{UPCOMING}?alt=json"))[1])
+
+    assert snake["window_start_time"][:13] == camel["windowStartTime"][:13]
+    assert snake["can_reschedule"] == camel["canReschedule"] == "true"
+
+
+async def test_alt_json_quotes_a_text(plain: Plain) -> None:
+    status, body, headers = await plain.get(PATH + "?alt=json")
+
+    assert (status, body) == (200, '"FALSE"')
+    assert headers["Content-Type"].startswith("application/json")
