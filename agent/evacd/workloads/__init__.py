@@ -2,9 +2,9 @@
 
 ::
 
-    sockets -> session -> desk -> roster (pure: decides)
-                            |
-                         staging -> regions (memory, checksums)
+    sockets -> link -> session -> desk -> roster, policy, budget (pure: decide)
+                                   |
+                                staging -> regions -> memory, checksums
 
 `Board` is all that the daemon and the flush see of it.
 """

@@ -17,13 +17,14 @@ from evacd.errors import StateError
 from evacd.facts import Notice, Order, Unit
 from evacd.workloads.desk import Desk
 from evacd.workloads.happenings import Happening
+from evacd.workloads.link import Link
 from evacd.workloads.part import Part
 from evacd.workloads.peer import peer_of
 from evacd.workloads.roster import Roster
 from evacd.workloads.session import Door, Session
 from evacd.workloads.settings import BoardSettings
 from evacd.workloads.snapshot import snapshot
-from evacd.workloads.sockets import Link, Listener
+from evacd.workloads.sockets import Listener
 from evacd.workloads.staging import Staging
 from evacd.workloads.turns import TurnResult, Turns
 

@@ -8,7 +8,7 @@
 
 A slot that is held is never granted, and neither is one whose loss would leave the job
 without its newest common generation, unless that one is durable. What has to be given
-back to the system is collected and fetched by `freed`: this file decides, it frees nothing.
+back to the system is collected by the `Ledger`: this file decides, it frees nothing.
 """
 
 from collections import Counter
@@ -21,6 +21,7 @@ from evac.wire import Mode, Register, Reserve
 from evacd.facts import Unit
 from evacd.workloads.budget import Evictable, fit, human
 from evacd.workloads.job import Job, Process, Shape, Slot, SlotState, Workload
+from evacd.workloads.ledger import Ledger
 from evacd.workloads.policy import Refusal
 
 # The wire's own limit for the number of a slot.
@@ -35,23 +36,10 @@ class Roster:
     """
 
     def __init__(self, *, budget: int) -> None:
-        self.budget = budget
+        self.ledger = Ledger(budget)
         self.workloads: dict[int, Workload] = {}
         self.jobs: dict[str, Job] = {}
-        self._slots: dict[int, Slot] = {}
-        self._freed: list[Slot] = []
-        self._workload_ids = 0
-        self._slot_keys = 0
-
-    @property
-    def used(self) -> int:
-        """Bytes of all slots, those that are still being filled or held included."""
-        return sum(slot.nbytes for slot in self._slots.values())
-
-    def freed(self) -> list[Slot]:
-        """Slots whose memory is to be given back, each told once."""
-        freed, self._freed = self._freed, []
-        return freed
+        self._ids = 0
 
     def aboard(self) -> Mapping[int, int]:
         """Live workloads per uid."""
@@ -86,14 +74,14 @@ class Roster:
             if other.alive and other.mode is not mode:
                 return Refusal(f"job {message.job} takes part as {other.mode}, not as {mode}")
         if seat is not None and seat.alive:
-            self._drop(s for s in seat.slots.values() if s.state is not SlotState.COMPLETE)
+            self.ledger.drop(s for s in seat.slots.values() if s.state is not SlotState.COMPLETE)
             seat.world, seat.priority, seat.run = message.world, message.priority, message.run
             seat.need_seconds, seat.shape = message.need_seconds, None
             seat.reservation += 1
             return seat
-        self._workload_ids += 1
+        self._ids += 1
         workload = Workload(
-            id=self._workload_ids,
+            id=self._ids,
             unit=unit,
             job=message.job,
             rank=message.rank,
@@ -115,7 +103,7 @@ class Roster:
     def died(self, workload: Workload, *, now: float) -> None:
         """Its process ended: what it was writing is torn, what it had staged is kept."""
         workload.died = now
-        self._drop(s for s in workload.slots.values() if s.state is not SlotState.COMPLETE)
+        self.ledger.drop(s for s in workload.slots.values() if s.state is not SlotState.COMPLETE)
         if workload.mode is Mode.CALLBACK or (
             not workload.slots and self.seat(workload.unit, workload.rank) is not workload
         ):
@@ -128,14 +116,14 @@ class Roster:
             ranks.discard(workload.rank)
         # With it goes what processes before it left behind for the same rank.
         for one in [m for m in job.members if m.rank == workload.rank]:
-            self._drop(one.slots.values())
+            self.ledger.drop(one.slots.values())
             self._forget(one)
 
     def expire(self, *, now: float, seconds: float) -> None:
         """Forget who has been dead for *seconds*, with all that was kept for it."""
         for one in list(self.workloads.values()):
             if one.died is not None and now - one.died >= seconds:
-                self._drop(one.slots.values())
+                self.ledger.drop(one.slots.values())
                 self._forget(one)
 
     # --- memory -------------------------------------------------------------------------
@@ -161,15 +149,15 @@ class Roster:
         old = [s for s in workload.slots.values() if s.state is not SlotState.COMPLETE]
         returned = sum(slot.nbytes for slot in old if not slot.holds)
         evictable = self._evictable()
-        free = self.budget - self.used + returned
+        free = self.ledger.budget - self.ledger.used + returned
         found = fit(free=free, each=each, wanted=wanted, evictable=evictable)
         if found is None:
             return Refusal(
                 f"a slot of {human(each)} does not fit: the budget of this node is "
-                f"{human(self.budget)}, of which {human(self.used - returned)} are in use and "
+                f"{human(self.ledger.budget)}, of which {human(self.ledger.used - returned)} are in use and "
                 f"{human(sum(one.nbytes for one in evictable))} of those could be freed"
             )
-        self._drop([*old, *(self._slots[key] for key in found.evict)])
+        self.ledger.drop([*old, *(self.ledger.slots[key] for key in found.evict)])
         workload.reservation += 1
         workload.shape = Shape(
             body=message.body,
@@ -181,7 +169,7 @@ class Roster:
         job = self.jobs[workload.unit]
         job.launches.setdefault(message.incarnation, set()).add(workload.rank)
         self._tidy(job)
-        return tuple(self._new_slot(workload, each) for _ in range(found.slots))
+        return tuple(self.ledger.open(workload, each) for _ in range(found.slots))
 
     def filled(self, slot: Slot) -> None:
         """Its memory is there; the slot may be granted."""
@@ -190,7 +178,7 @@ class Roster:
 
     def abandon(self, slots: Iterable[Slot]) -> None:
         """Their memory could not be had, or nobody waits for it any more."""
-        self._drop(slot for slot in slots if slot.state is SlotState.FILLING)
+        self.ledger.drop(slot for slot in slots if slot.state is SlotState.FILLING)
 
     def acquire(self, workload: Workload) -> Slot | Refusal:
         """A slot to write in; asked twice without staging, the same one again."""
@@ -254,20 +242,13 @@ class Roster:
         if parts is None:
             raise GenerationError(f"{unit} {generation}", "not complete on all ranks here")
         slots = tuple(parts[rank] for rank in sorted(parts))
-        self.pin(slots)
+        self.ledger.pin(slots)
         return slots
 
-    def pin(self, slots: Iterable[Slot]) -> None:
-        """Keep the memory of *slots*, and keep it from being granted."""
-        for slot in slots:
-            slot.holds += 1
-
     def unhold(self, slots: Iterable[Slot]) -> None:
-        """The counterpart of `hold` and `pin`."""
-        for slot in slots:
-            slot.holds -= 1
-            if slot.condemned and not slot.holds:
-                self._free(slot)
+        """The counterpart of `hold`, and of a pin by whoever fills or reads a slot."""
+        slots = list(slots)
+        self.ledger.unpin(slots)
         for unit in {slot.owner.unit for slot in slots}:
             if unit in self.jobs:
                 self._tidy(self.jobs[unit])
@@ -280,22 +261,6 @@ class Roster:
             self._tidy(job)
 
     # --- the inside ---------------------------------------------------------------------
-
-    def _new_slot(self, workload: Workload, nbytes: int) -> Slot:
-        if workload.shape is None:
-            raise ValueError("a slot belongs to a reservation")
-        self._slot_keys += 1
-        slot = Slot(
-            key=self._slot_keys,
-            number=workload.numbers,
-            owner=workload,
-            nbytes=nbytes,
-            shape=workload.shape,
-            reservation=workload.reservation,
-        )
-        workload.numbers += 1
-        workload.slots[slot.number] = self._slots[slot.key] = slot
-        return slot
 
     def _evictable(self) -> list[Evictable]:
         """Retired slots whose loss takes no job's newest common generation away."""
@@ -319,7 +284,7 @@ class Roster:
         if newest is None:
             return
         for member in list(job.members):
-            self._drop(
+            self.ledger.drop(
                 slot
                 for generation, slot in list(member.complete())
                 if slot.retired
@@ -329,18 +294,6 @@ class Roster:
             )
             if not member.alive and not member.slots and self.seat(job.name, member.rank) != member:
                 self._forget(member)
-
-    def _drop(self, slots: Iterable[Slot]) -> None:
-        for slot in list(slots):
-            slot.owner.slots.pop(slot.number, None)
-            if not slot.condemned:
-                slot.condemned = True
-                if not slot.holds:
-                    self._free(slot)
-
-    def _free(self, slot: Slot) -> None:
-        del self._slots[slot.key]
-        self._freed.append(slot)
 
     def _forget(self, workload: Workload) -> None:
         self.workloads.pop(workload.id, None)

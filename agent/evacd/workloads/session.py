@@ -25,8 +25,8 @@ from evac.wire import (
     encode,
 )
 from evacd.workloads.job import Workload
+from evacd.workloads.link import Link
 from evacd.workloads.peer import Peer
-from evacd.workloads.sockets import Link
 
 
 class Door(StrEnum):

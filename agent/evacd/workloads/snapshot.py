@@ -12,7 +12,7 @@ def snapshot(roster: Roster, regions: Regions) -> dict[str, object]:
             _workload(workload, roster.jobs[workload.unit], regions)
             for workload in roster.workloads.values()
         ],
-        "memory": {"budget": roster.budget, "used": roster.used},
+        "memory": {"budget": roster.ledger.budget, "used": roster.ledger.used},
     }
 
 

@@ -86,7 +86,7 @@ class Staging:
             session.refuse(slot.reason, re)
             return
         session.link.pause()
-        self._roster.pin([slot])
+        self._roster.ledger.pin([slot])
         generation = Generation(slot.shape.incarnation, message.step)
         tasks.create_task(self._inspect(session, slot, generation, re))
 
@@ -100,7 +100,7 @@ class Staging:
 
     def collect(self) -> None:
         """Give back what the roster has freed since."""
-        freed = self._roster.freed()
+        freed = self._roster.ledger.freed()
         for slot in freed:
             self._found.pop(slot.key, None)
         self.regions.give_back(freed)
@@ -133,7 +133,7 @@ class Staging:
             if slot.condemned:
                 session.refuse("replaced by a later reserve", re)
                 return
-            self._roster.pin([slot])
+            self._roster.ledger.pin([slot])
             try:
                 await self.regions.make(slot)
             except OSError as error:

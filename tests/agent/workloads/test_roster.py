@@ -59,7 +59,7 @@ class Lives(RuleBasedStateMachine):
     def unharmed(self, before: dict[str, Generation]) -> None:
         after = self.safe()
         assert all(unit in after and after[unit] >= one for unit, one in before.items())
-        gone = {slot.key for slot in self.roster.freed()}
+        gone = {slot.key for slot in self.roster.ledger.freed()}
         assert gone <= self.memory
         self.memory -= gone
 
@@ -89,7 +89,7 @@ class Lives(RuleBasedStateMachine):
         assert {slot.key for slot in self._slots()} == before
 
     def _collect(self) -> None:
-        self.memory -= {slot.key for slot in self.roster.freed()}
+        self.memory -= {slot.key for slot in self.roster.ledger.freed()}
 
     @precondition(lambda self: self.alive)
     @rule(
@@ -117,7 +117,7 @@ class Lives(RuleBasedStateMachine):
         if not isinstance(got, Refusal):
             assert 1 <= len(got) <= min(slots, 3)
             self.memory |= {slot.key for slot in got}
-            self.roster.pin(got)
+            self.roster.ledger.pin(got)
             self.filling += got
             if soon:
                 self.memory_comes()
@@ -225,7 +225,7 @@ class Lives(RuleBasedStateMachine):
 
     @invariant()
     def the_budget_is_never_exceeded(self) -> None:
-        assert self.roster.used <= BUDGET
+        assert self.roster.ledger.used <= BUDGET
 
     @invariant()
     def memory_is_neither_lost_nor_given_back_twice(self) -> None:
@@ -252,7 +252,7 @@ class Lives(RuleBasedStateMachine):
         return [(unit.name, one.generation) for unit in units for one in unit.candidates]
 
     def _slots(self) -> list[Slot]:
-        return list(self.roster._slots.values())
+        return list(self.roster.ledger.slots.values())
 
     def _pick(self, data: st.DataObject) -> Workload:
         return self.alive[data.draw(st.sampled_from(sorted(self.alive)))]
@@ -356,9 +356,9 @@ def test_a_held_slot_is_not_granted_and_survives_its_owner(roster: Roster) -> No
 
     assert isinstance(roster.acquire(one), Refusal)
     roster.leave(one)
-    assert held[0] not in roster.freed()
+    assert held[0] not in roster.ledger.freed()
     roster.unhold(held)
-    assert held[0] in roster.freed()
+    assert held[0] in roster.ledger.freed()
     with pytest.raises(GenerationError):
         roster.hold("me/job", Generation(0, 20_000))
 
@@ -499,7 +499,7 @@ def test_orphans_go_for_a_reserve_but_never_the_newest_that_is_nowhere_else(rost
 
     assert len(reserve(roster, other, nbytes=35 * PAGE)) == 2
     assert roster.units("lane")[0].candidates[0].generation.step == 30
-    assert roster.used == 100 * PAGE
+    assert roster.ledger.used == 100 * PAGE
 
 
 def test_the_dead_are_forgotten_in_time(roster: Roster) -> None:
@@ -512,7 +512,7 @@ def test_the_dead_are_forgotten_in_time(roster: Roster) -> None:
     assert steps(roster) == [(0, 10)]
     roster.expire(now=150.0, seconds=50.0)
     assert roster.units("lane") == ()
-    assert roster.used == 0
+    assert roster.ledger.used == 0
 
 
 def test_callback_workloads_take_turns_and_hold_nothing(roster: Roster) -> None:

@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from evac.wire import Accepted, Refuse, decode, encode
-from evacd.workloads.sockets import OUTBOX, Link
+from evacd.workloads.link import OUTBOX, Link
 
 
 class Ear:

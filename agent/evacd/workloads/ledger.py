@@ -1,0 +1,75 @@
+"""Every slot of the node and the bytes they take. Pure bookkeeping.
+
+A slot that somebody holds keeps counting after it was dropped, until the last one lets go:
+its memory is still there.
+"""
+
+from collections.abc import Iterable
+
+from evacd.workloads.job import Slot, Workload
+
+
+class Ledger:
+    """What is taken of the budget, and what is to be given back to the system.
+
+    Args:
+        budget: Bytes that all slots may take together.
+    """
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self.slots: dict[int, Slot] = {}
+        self._freed: list[Slot] = []
+        self._keys = 0
+
+    @property
+    def used(self) -> int:
+        """Bytes of all slots, those that are still being filled or held included."""
+        return sum(slot.nbytes for slot in self.slots.values())
+
+    def freed(self) -> list[Slot]:
+        """Slots whose memory is to be given back, each told once."""
+        freed, self._freed = self._freed, []
+        return freed
+
+    def open(self, workload: Workload, nbytes: int) -> Slot:
+        """A new slot of the workload's current reservation, still to be filled."""
+        if workload.shape is None:
+            raise ValueError("a slot belongs to a reservation")
+        self._keys += 1
+        slot = Slot(
+            key=self._keys,
+            number=workload.numbers,
+            owner=workload,
+            nbytes=nbytes,
+            shape=workload.shape,
+            reservation=workload.reservation,
+        )
+        workload.numbers += 1
+        workload.slots[slot.number] = self.slots[slot.key] = slot
+        return slot
+
+    def drop(self, slots: Iterable[Slot]) -> None:
+        """Take *slots* from their owners; what is held goes when it is let go."""
+        for slot in list(slots):
+            slot.owner.slots.pop(slot.number, None)
+            if not slot.condemned:
+                slot.condemned = True
+                self._free_unheld(slot)
+
+    def pin(self, slots: Iterable[Slot]) -> None:
+        """Keep the memory of *slots*, and keep it from being granted."""
+        for slot in slots:
+            slot.holds += 1
+
+    def unpin(self, slots: Iterable[Slot]) -> None:
+        """The counterpart of `pin`."""
+        for slot in slots:
+            slot.holds -= 1
+            if slot.condemned:
+                self._free_unheld(slot)
+
+    def _free_unheld(self, slot: Slot) -> None:
+        if not slot.holds:
+            del self.slots[slot.key]
+            self._freed.append(slot)
