@@ -15,7 +15,7 @@ from evacd.notice.simulate.faults import Faults
 from evacd.order import Machine, Transition
 
 # Where silence is the point, and nothing else is asked.
-QUICK = Limits(connect=1.0, read=0.25)
+QUICK = Limits(connect=0.2, read=0.3)
 PATIENT = Limits(connect=10.0, read=10.0)
 NAMES = ("aws/spot", "aws/rebalance", "aws/maintenance", "aws/asg")
 KEYS = {

@@ -230,7 +230,7 @@ async def test_a_service_that_says_nothing_at_all_is_not_the_hop_limit(scene: Sc
     scene.faults.add(parse("never"))
     wrong = await failed(scene.imds(limits=QUICK))
 
-    assert wrong.reason == "no answer within 0.25 s"
+    assert wrong.reason == "no answer within 0.3 s"
     assert wrong.cure != HOP_LIMIT
 
 
