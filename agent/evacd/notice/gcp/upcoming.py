@@ -124,6 +124,71 @@ def _detail(fields: Mapping[str, object]) -> str:
     return " ".join([UPCOMING, *words])
 
 
+# --- what it means ----------------------------------------------------------------------
+
+
+class Windows:
+    """Turns answers into probes; remembers the one notice that stands."""
+
+    def __init__(self, clock: Clock, *, boot: str = "") -> None:
+        self._clock = clock
+        self._id = "gcp:upcoming-maintenance" + (f":{boot}" if boot else "")
+        self._notice: Notice | None = None
+        self._start: datetime | None = None
+
+    def __call__(self, answer: Answer | Failed) -> Probe:
+        """What the answer says, given those before."""
+        if isinstance(answer, Answer) and answer.status in {404, 503} and from_google(answer):
+            return self._nothing(Nothing(certain=False), f"HTTP {answer.status}")
+        if failed := without_value(NAME, answer):
+            return failed
+        assert isinstance(answer, Answer)
+        match parse(answer.body):
+            case Window() as window:
+                return Noticed(self._announced(window, answer))
+            case Nothing() as nothing:
+                return self._nothing(nothing, f"{UPCOMING} is {answer.body.strip()[:40]!r}")
+            case Unreadable(reason):
+                return Unknown(NAME, f"{UPCOMING}: {reason}", _CURE)
+
+    def _nothing(self, nothing: Nothing, how: str) -> Probe:
+        if self._notice is None:
+            return Quiet(NAME)
+        if not nothing.certain:
+            # Known to be coming a moment ago: that takes more than a service that is busy.
+            return Unknown(NAME, f"{how}, while a maintenance is announced", "asked again")
+        gone, self._notice, self._start = self._notice, None, None
+        return Cancelled(NAME, gone.id, how)
+
+    def _announced(self, window: Window, answer: Answer) -> Notice:
+        """The standing notice; sooner where the window is, never later without a cancel."""
+        if self._notice is not None and window.start == self._start:
+            return self._notice
+        utc = self._clock.utc()
+        sight = when.Sight(
+            self._clock.monotonic(), utc, when.skew(answer.headers.get("date"), utc=utc)
+        )
+        found = when.deadline(window.start, sight=sight, most=None)
+        self._start = window.start
+        stands = self._notice
+        if stands is None or _sooner(found.deadline, stands.deadline):
+            self._notice = Notice(
+                source=NAME,
+                kind="upcoming-maintenance",
+                id=self._id,
+                confidence=Confidence.PLANNED,
+                deadline=found.deadline,
+                seen=stands.seen if stands else sight.monotonic,
+                detail="; ".join(part for part in (window.detail, found.suspect) if part),
+            )
+        assert self._notice is not None
+        return self._notice
+
+
+def _sooner(new: float | None, old: float | None) -> bool:
+    return new is not None and (old is None or new < old - JITTER_SECONDS)
+
+
 # --- the source -------------------------------------------------------------------------
 
 
@@ -147,14 +212,10 @@ class UpcomingSource(KeySource):
             poll_seconds: Between plain reads, in place of the pace's own.
             boot: Kernel boot id.
         """
-        self._clock = clock
-        self._id = "gcp:upcoming-maintenance" + (f":{boot}" if boot else "")
-        self._notice: Notice | None = None
-        self._start: datetime | None = None
         super().__init__(
             NAME,
             UPCOMING,
-            self._judge,
+            Windows(clock, boot=boot),
             client,
             clock,
             params={"alt": "json"},
@@ -162,54 +223,3 @@ class UpcomingSource(KeySource):
             pace=replace(pace or Pace(), poll=poll_seconds),
             jitter=jitter,
         )
-
-    def _judge(self, answer: Answer | Failed) -> Probe:
-        if isinstance(answer, Answer) and answer.status in {404, 503} and from_google(answer):
-            return self._nothing(Nothing(certain=False), f"HTTP {answer.status}")
-        if failed := without_value(self.name, answer):
-            return failed
-        assert isinstance(answer, Answer)
-        match parse(answer.body):
-            case Window() as window:
-                return Noticed(self._announced(window, answer))
-            case Nothing() as nothing:
-                return self._nothing(nothing, f"{UPCOMING} is {answer.body.strip()[:40]!r}")
-            case Unreadable(reason):
-                return Unknown(self.name, f"{UPCOMING}: {reason}", _CURE)
-
-    def _nothing(self, nothing: Nothing, how: str) -> Probe:
-        if self._notice is None:
-            return Quiet(self.name)
-        if not nothing.certain:
-            # Known to be coming a moment ago: that takes more than a service that is busy.
-            return Unknown(self.name, f"{how}, while a maintenance is announced", "asked again")
-        gone, self._notice, self._start = self._notice, None, None
-        return Cancelled(self.name, gone.id, how)
-
-    def _announced(self, window: Window, answer: Answer) -> Notice:
-        """The standing notice; sooner where the window is, never later without a cancel."""
-        if self._notice is not None and window.start == self._start:
-            return self._notice
-        utc = self._clock.utc()
-        sight = when.Sight(
-            self._clock.monotonic(), utc, when.skew(answer.headers.get("date"), utc=utc)
-        )
-        found = when.deadline(window.start, sight=sight, most=None)
-        self._start = window.start
-        stands = self._notice
-        if stands is None or _sooner(found.deadline, stands.deadline):
-            self._notice = Notice(
-                source=self.name,
-                kind="upcoming-maintenance",
-                id=self._id,
-                confidence=Confidence.PLANNED,
-                deadline=found.deadline,
-                seen=stands.seen if stands else sight.monotonic,
-                detail="; ".join(part for part in (window.detail, found.suspect) if part),
-            )
-        assert self._notice is not None
-        return self._notice
-
-
-def _sooner(new: float | None, old: float | None) -> bool:
-    return new is not None and (old is None or new < old - JITTER_SECONDS)
