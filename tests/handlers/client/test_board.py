@@ -297,8 +297,10 @@ def test_a_forked_child_keeps_nobody_alive(node: Node) -> None:
         "client = evac.connect('job', socket=sys.argv[1])\n"
         "assert client.wait_connected(20)\n"
         "client.reserve(nbytes=16384, body='a.bin')\n"
+        "ready, tell = os.pipe()\n"
         "child = os.fork()\n"
-        "if child == 0: signal.pause()\n"
+        "if child == 0: os.write(tell, b'x'); signal.pause()\n"
+        "os.read(ready, 1)\n"  # the child is past what runs at a fork
         "print(child, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
