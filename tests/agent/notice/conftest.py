@@ -31,3 +31,36 @@ def gce() -> GcpMetadata:
 async def gce_url(gce: GcpMetadata) -> AsyncIterator[str]:
     async with TestServer(gce.app) as server:
         yield str(server.make_url("")).rstrip("/")
+
+
+# --- the table of source x fault, at the end of the run ---------------------------------
+
+_CELLS: dict[tuple[str, str], bool] = {}
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Note what came of a cell: good only where no phase of its test failed."""
+    for name, cell in report.user_properties:
+        if name == "matrix" and isinstance(cell, tuple):
+            _CELLS[cell] = _CELLS.get(cell, True) and not report.failed
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print rows of sources, columns of faults."""
+    if not _CELLS:
+        return
+    sources = list(dict.fromkeys(source for source, _ in _CELLS))
+    # The row that has most columns has them in their order.
+    fullest = max(sources, key=lambda source: sum(row == source for row, _ in _CELLS))
+    faults = dict.fromkeys(fault for source, fault in _CELLS if source == fullest)
+    faults |= dict.fromkeys(fault for _, fault in _CELLS)
+    widths = {fault: max(len(fault), 4) for fault in faults}
+    left = max(map(len, sources))
+    terminalreporter.section("source x fault")
+    terminalreporter.write_line(
+        " ".join([" " * left, *(fault.rjust(width) for fault, width in widths.items())])
+    )
+    words = {True: "ok", False: "FAIL", None: "-"}
+    for source in sources:
+        said = [words[_CELLS.get((source, fault))].rjust(width) for fault, width in widths.items()]
+        terminalreporter.write_line(" ".join([source.ljust(left), *said]))

@@ -1,0 +1,241 @@
+"""Every source against every fault, on the real simulators: the table at the end of the run.
+
+One cell is one life of a source: it answers, then meets the fault, is announced something, meets
+the fault again, and hears truly again. A fault neither fires nor clears, but where the protocol
+itself says so: what is absent (404) where absence is how nothing is announced.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import aiohttp
+import pytest
+from aiohttp.test_utils import TestServer
+
+from evacd.clock import Clock
+from evacd.facts import Cancelled, Noticed, Probe, Quiet, Unknown
+from evacd.notice import Source, aws, azure, gcp
+from evacd.notice.longpoll import Pace
+from evacd.notice.metadata import Limits
+from evacd.notice.simulate.aws import AwsMetadata
+from evacd.notice.simulate.azure import MACHINE, AzureMetadata
+from evacd.notice.simulate.cloud import Cloud
+from evacd.notice.simulate.faults import Faults, parse
+from evacd.notice.simulate.gcp import GcpMetadata
+from tests.agent.notice.hearing import MovedClock, watching
+
+PATIENT = Limits(connect=10.0, read=10.0)
+# Where silence is the point; an answer that is true but late is waited for all the same.
+QUICK = Limits(connect=0.1, read=0.1, hang_slack=0.1)
+
+# --- the rows ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Row:
+    """One source: whose, and what makes it speak."""
+
+    source: str
+    action: str
+
+    @property
+    def cloud(self) -> str:
+        return self.source.partition("/")[0]
+
+
+ROWS = (
+    Row("gcp/preempted", "preempt"),
+    Row("gcp/maintenance", "maintenance"),
+    Row("gcp/upcoming-maintenance", "upcoming"),
+    Row("gcp/stop", "stop"),
+    Row("aws/spot", "preempt"),
+    Row("aws/rebalance", "rebalance"),
+    Row("aws/maintenance", "maintenance"),
+    Row("aws/asg", "asg-terminate"),
+    Row("azure", "preempt"),
+)
+
+Open = Callable[[aiohttp.ClientSession, str, Clock, Limits], tuple[Source, ...]]
+
+
+def open_gcp(
+    session: aiohttp.ClientSession, url: str, clock: Clock, limits: Limits
+) -> tuple[Source, ...]:
+    return gcp.sources(
+        gcp.gcp_client(session, url, limits=limits),
+        clock,
+        gpu=True,
+        uptime=lambda: 3600.0,
+        upcoming_poll_seconds=0.02,
+        hold_seconds=1.0,
+        pace=Pace(poll=0.02, backoff_first=0.005, backoff_most=0.02),
+        jitter=lambda: 0.0,
+    )
+
+
+def open_aws(
+    session: aiohttp.ClientSession, url: str, clock: Clock, limits: Limits
+) -> tuple[Source, ...]:
+    client = aws.aws_client(session, url, limits=limits)
+    return aws.sources(client, clock, period=0.02, jitter=lambda: 0.0)
+
+
+def open_azure(
+    session: aiohttp.ClientSession, url: str, clock: Clock, limits: Limits
+) -> tuple[Source, ...]:
+    return azure.sources(
+        session,
+        clock,
+        url=url,
+        machine=MACHINE,
+        period=0.02,
+        patient=limits,
+        prompt=limits,
+        jitter=lambda: 0.0,
+    )
+
+
+OPEN: Mapping[str, Open] = MappingProxyType({"gcp": open_gcp, "aws": open_aws, "azure": open_azure})
+
+
+def simulated(cloud: str, clock: Clock) -> tuple[Cloud, Faults]:
+    """A machine of that cloud, and what is wrong with it: nothing yet."""
+    made: Cloud
+    match cloud:
+        case "gcp":
+            made = GcpMetadata()
+        case "aws":
+            made = AwsMetadata()
+        case _:
+            made = AzureMetadata(clock=clock, rate=None)
+    faults = Faults(echo=getattr(made, "echo", {}))
+    faults.attach(made.app)
+    made.fault = faults
+    return made, faults
+
+
+# --- the columns ------------------------------------------------------------------------
+
+STATUS = ("400", "401", "403", "404", "410", "429", "500", "503")
+BODIES = ("html", "redirect", "empty", "malformed", "garbage", "too-large", "truncated", "reset")
+SILENT = ("drip", "never")
+TRUE = ("slow", "no-etag")
+HANGING = ("hang-503", "hang-never")
+COLUMNS = (*STATUS, *BODIES, *SILENT, *TRUE, "no-flavor", *HANGING)
+TO_SAY = {**{status: f"status={status}" for status in STATUS}, "slow": "slow=0.01"}
+
+# Where a fault says, in the protocol's own words, that nothing is announced (any more).
+ABSENT = {("gcp/stop", "404"), *((row.source, "404") for row in ROWS if row.cloud == "aws")}
+# Where it says that nothing is known, which takes nothing back.
+NOT_KNOWN = {("gcp/upcoming-maintenance", "404"), ("gcp/upcoming-maintenance", "503")}
+
+
+def applies(row: Row, column: str) -> bool:
+    """Only GCE echoes a header, has ETags and holds an answer back."""
+    return row.cloud == "gcp" or column not in {"no-etag", "no-flavor", *HANGING}
+
+
+def expected(row: Row, column: str, *, announced: bool) -> type[Probe]:
+    """What the source says while it meets the fault."""
+    cell = row.source, column
+    if column in TRUE:
+        return Noticed if announced else Quiet
+    if cell in ABSENT:
+        return Cancelled if announced else Quiet
+    if cell in NOT_KNOWN and not announced:
+        return Quiet
+    return Unknown
+
+
+# --- the cells --------------------------------------------------------------------------
+
+
+async def answered(source: Source, clock: MovedClock) -> Probe:
+    """The first answer that means anything; a busy machine may need more than one try."""
+    for _ in range(50):
+        probe = await source.probe()
+        if not isinstance(probe, Unknown):
+            return probe
+        clock.now += 60.0
+    raise AssertionError(probe)
+
+
+@pytest.fixture
+def cell(request: pytest.FixtureRequest, row: Row, column: str) -> None:
+    """Tell the table at the end where this test stands."""
+    request.node.user_properties.append(("matrix", (row.source, column)))
+
+
+CELLS = [
+    pytest.param(row, column, id=f"{row.source}-{column}")
+    for row in ROWS
+    for column in COLUMNS
+    if applies(row, column) and column not in HANGING
+]
+
+
+@pytest.mark.usefixtures("cell")
+@pytest.mark.parametrize(("row", "column"), CELLS)
+async def test_a_fault_neither_fires_nor_clears(
+    session: aiohttp.ClientSession, row: Row, column: str
+) -> None:
+    clock = MovedClock()
+    cloud, faults = simulated(row.cloud, clock)
+    fault = parse(TO_SAY.get(column, column))
+    async with TestServer(cloud.app) as server:
+        url = str(server.make_url("")).rstrip("/")
+        limits = QUICK if column in SILENT else PATIENT
+        opened = OPEN[row.cloud](session, url, clock, limits)
+        (source,) = [source for source in opened if source.name == row.source]
+        assert await answered(source, clock) == Quiet(row.source)
+
+        faults.add(fault)
+        assert type(await source.probe()) is expected(row, column, announced=False)
+        faults.clear()
+        clock.now += 60.0
+
+        cloud.actions[row.action]()
+        first = await answered(source, clock)
+        assert isinstance(first, Noticed)
+
+        faults.add(fault)
+        during = await source.probe()
+        assert type(during) is expected(row, column, announced=True)
+        faults.clear()
+
+        again = await answered(source, clock)
+        assert isinstance(again, Noticed)
+        assert again.notice.id == first.notice.id
+        assert again == first or isinstance(during, Cancelled)
+
+
+HANGING_CELLS = [
+    pytest.param(row, column, id=f"{row.source}-{column}")
+    for row in ROWS
+    for column in HANGING
+    if applies(row, column)
+]
+
+
+@pytest.mark.usefixtures("cell")
+@pytest.mark.parametrize(("row", "column"), HANGING_CELLS)
+async def test_a_notice_is_heard_where_hanging_gets_fail(
+    session: aiohttp.ClientSession, row: Row, column: str
+) -> None:
+    clock = MovedClock()
+    cloud, faults = simulated(row.cloud, clock)
+    faults.add(parse(column))
+    async with TestServer(cloud.app) as server:
+        url = str(server.make_url("")).rstrip("/")
+        limits = Limits(connect=10.0, read=10.0, hang_slack=0.1)
+        opened = OPEN[row.cloud](session, url, clock, limits)
+        (source,) = [source for source in opened if source.name == row.source]
+        async with watching(source) as hearing:
+            await hearing.until(Quiet)
+            cloud.actions[row.action]()
+            await hearing.until(Noticed)
+
+    # Nothing but the one event, however often it was told.
+    assert len({probe.notice for probe in hearing.told if isinstance(probe, Noticed)}) == 1
+    assert not [probe for probe in hearing.told if isinstance(probe, Cancelled)]
