@@ -36,7 +36,6 @@ AHEAD: Mapping[str, float] = MappingProxyType(
     {"Preempt": 30.0, "Terminate": 300.0, "Redeploy": 600.0, "Reboot": 900.0, "Freeze": 900.0}
 )
 RATE = 5
-ENABLED_WITHIN_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
@@ -80,6 +79,8 @@ class AzureMetadata:
         incarnation: Of the document.
         rate: Requests in a second, before 429; None for any number.
         first_call_seconds: From the first call until the service answers.
+        enabled_at: When it does, on the loop's clock; None before the first call.
+        clock: For dates.
         actions: What can happen, by name.
     """
 
@@ -100,10 +101,10 @@ class AzureMetadata:
         self.incarnation = 1
         self.rate = rate
         self.first_call_seconds = first_call_seconds
-        self._clock = clock or SystemClock()
+        self.clock = clock or SystemClock()
         self._events: dict[str, SimulatedEvent] = {}
         self._asked: deque[float] = deque()
-        self._enabled_at: float | None = None
+        self.enabled_at: float | None = None
         self.app = web.Application()
         self.app.router.add_get(EVENTS, self._guarded(self._get))
         self.app.router.add_post(EVENTS, self._guarded(self._post))
@@ -162,7 +163,7 @@ class AzureMetadata:
             type=type,
             status=status,
             resources=(self.machine,) if resources is None else tuple(resources),
-            not_before=self._clock.utc() + timedelta(seconds=ahead or 0.0) if dated else None,
+            not_before=self.clock.utc() + timedelta(seconds=ahead or 0.0) if dated else None,
         )
         self._put(event)
         return event.id
@@ -180,8 +181,12 @@ class AzureMetadata:
 
     def move(self, event_id: str, *, seconds: float) -> None:
         """Its date is now so many seconds from now."""
-        at = self._clock.utc() + timedelta(seconds=seconds)
+        at = self.clock.utc() + timedelta(seconds=seconds)
         self._put(replace(self._events[event_id], not_before=at))
+
+    def disable(self) -> None:
+        """As after a day without a call: the next one enables the service again."""
+        self.enabled_at = None
 
     def _announce(self, type: str, resources: tuple[str, ...] | None = None) -> None:
         """Once: not a second of the same while one stands."""
@@ -211,7 +216,7 @@ class AzureMetadata:
     def _pass_time(self) -> None:
         """What was scheduled for a moment that has come has started."""
         for event in tuple(self._events.values()):
-            if event.not_before is not None and event.not_before <= self._clock.utc():
+            if event.not_before is not None and event.not_before <= self.clock.utc():
                 self.start(event.id)
 
     # --- what is answered ----------------------------------------------------------------
@@ -233,13 +238,13 @@ class AzureMetadata:
             else:
                 answer = await handler(request)
             answer.headers["Server"] = f"IMDS ({BANNER})"
-            answer.headers["Date"] = format_datetime(self._clock.utc(), usegmt=True)
+            answer.headers["Date"] = format_datetime(self.clock.utc(), usegmt=True)
             return answer
 
         return guarded
 
     def _is_too_often(self) -> bool:
-        now = self._clock.monotonic()
+        now = asyncio.get_running_loop().time()
         while self._asked and self._asked[0] <= now - 1.0:
             self._asked.popleft()
         self._asked.append(now)
@@ -254,10 +259,10 @@ class AzureMetadata:
 
     async def _enabled(self) -> None:
         """The first call enables the service, whether or not its caller waits for that."""
-        now = self._clock.monotonic()
-        if self._enabled_at is None:
-            self._enabled_at = now + self.first_call_seconds
-        await asyncio.sleep(max(0.0, self._enabled_at - now))
+        now = asyncio.get_running_loop().time()
+        if self.enabled_at is None:
+            self.enabled_at = now + self.first_call_seconds
+        await asyncio.sleep(max(0.0, self.enabled_at - now))
 
     async def _post(self, request: web.Request) -> web.StreamResponse:
         if request.query["api-version"] not in VERSIONS:

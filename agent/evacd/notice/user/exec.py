@@ -1,10 +1,10 @@
 """A notice that a user's program tells on its standard output.
 
 The program is started directly, never through a shell, in a process group of its own, which
-is killed as a whole when it has ended or takes too long: nothing outlives its question. It prints one document and exits
-with 0; anything else is no answer, explained by the last line of its standard error. Its
-environment is `INHERITED` and nothing else, because the daemon's own may hold the keys of a
-store.
+is killed as a whole when it has ended or takes too long: nothing outlives its question. It
+prints one document and exits with 0; anything else is no answer, explained by the last line
+of its standard error. Its environment is `INHERITED` and nothing else, because the daemon's
+own may hold the keys of a store.
 """
 
 import asyncio

@@ -1,0 +1,215 @@
+"""ExecSource on real programs."""
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from evacd.facts import Cancelled, Noticed, Quiet, Unknown
+from evacd.notice.user import ExecSource
+from tests.agent.notice.hearing import LIMIT, MovedClock, watching
+from tests.agent.notice.user.conftest import document, entry
+
+Make = Callable[..., ExecSource]
+
+
+@pytest.fixture
+def make(clock: MovedClock) -> Make:
+    def make(*command: str, timeout: float = 10.0, **environ: str) -> ExecSource:
+        return ExecSource(
+            command,
+            clock,
+            period=0.02,
+            timeout=timeout,
+            environ={**os.environ, **environ},
+            jitter=lambda: 0.0,
+        )
+
+    return make
+
+
+def shell(script: str) -> tuple[str, ...]:
+    return "/bin/sh", "-c", script
+
+
+def printing(raw: bytes) -> tuple[str, ...]:
+    return "/bin/echo", raw.decode()
+
+
+@contextlib.asynccontextmanager
+async def fifo_of(path: Path) -> AsyncIterator[asyncio.Event]:
+    """An event that is set when nobody holds the FIFO at *path* open for writing any more."""
+    os.mkfifo(path)
+    end, gone = os.open(path, os.O_RDONLY | os.O_NONBLOCK), asyncio.Event()
+    loop, begun = asyncio.get_running_loop(), False
+
+    def read() -> None:
+        nonlocal begun
+        with contextlib.suppress(BlockingIOError):
+            piece = os.read(end, 100)
+            begun = begun or bool(piece)
+            if begun and not piece:
+                gone.set()
+                loop.remove_reader(end)
+
+    loop.add_reader(end, read)
+    try:
+        yield gone
+    finally:
+        loop.remove_reader(end)
+        os.close(end)
+
+
+async def test_an_empty_list_is_quiet(make: Make) -> None:
+    assert await make(*printing(document())).probe() == Quiet("exec")
+
+
+async def test_a_notice_is_heard_and_cancelled(make: Make, tmp_path: Path) -> None:
+    path = tmp_path / "says"
+    path.write_bytes(document(entry()))
+    async with watching(make("/bin/cat", str(path))) as hearing:
+        await hearing.until(Noticed)
+        aside = tmp_path / "new"
+        aside.write_bytes(document())
+        aside.rename(path)
+        await hearing.until(Cancelled)
+
+    noticed = hearing.told[0]
+    assert isinstance(noticed, Noticed)
+    assert (noticed.notice.source, noticed.notice.id) == ("exec", "block-7")
+
+
+async def test_there_is_no_shell(make: Make) -> None:
+    said = document(entry(detail="$HOME; `id` > x")).decode()
+
+    probe = await make("/bin/echo", said).probe()
+
+    assert isinstance(probe, Noticed)
+    assert probe.notice.detail == "$HOME; `id` > x"
+
+
+async def test_of_the_daemons_environment_it_gets_only_what_is_harmless(make: Make) -> None:
+    script = "import os, sys; sys.exit(' '.join(sorted(os.environ)))"
+    source = make(sys.executable, "-I", "-c", script, AWS_SECRET_ACCESS_KEY="x", TZ="UTC")
+
+    probe = await source.probe()
+
+    assert isinstance(probe, Unknown)
+    assert "TZ" in probe.reason
+    assert "AWS" not in probe.reason
+
+
+FAULTS = [
+    pytest.param(("/no/such/program",), "No such file or directory", id="missing"),
+    pytest.param(("/etc/passwd",), "Permission denied", id="not executable"),
+    pytest.param(("/bin/echo", "a\0b"), "embedded null byte", id="null byte"),
+    pytest.param(("/bin/true",), "line 1, column 1: expected JSON", id="silent"),
+    pytest.param(("/bin/false",), "/bin/false: exit code 1", id="exit code"),
+    pytest.param(
+        shell("echo first >&2; echo the queue is away >&2; exit 3"),
+        "/bin/sh: exit code 3: the queue is away",
+        id="complaint",
+    ),
+    pytest.param(shell("kill -9 $$"), "/bin/sh: ended by signal 9", id="signal"),
+    pytest.param(printing(b"no notices"), "expected JSON", id="text"),
+    pytest.param(printing(b'{"notices": ['), "expected JSON", id="cut"),
+    pytest.param(printing(b"[]"), "expected an object", id="foreign"),
+    pytest.param(printing(document({})), "notices[0].id: expected", id="field"),
+    pytest.param(
+        shell(f"echo '{document(entry()).decode()}'; exit 1"), "exit code 1", id="notice, exit 1"
+    ),
+    pytest.param(
+        (sys.executable, "-I", "-c", "print('x' * 200_000)"),
+        "printed more than 65536 bytes",
+        id="too much",
+    ),
+    pytest.param(
+        (sys.executable, "-I", "-c", "print(chr(10) * 100_000)"),
+        "printed more than 65536 bytes",
+        id="too many lines",
+    ),
+]
+
+
+@pytest.mark.parametrize(("command", "reason"), FAULTS)
+async def test_a_fault_is_unknown_and_says_what_it_is(
+    make: Make, command: tuple[str, ...], reason: str
+) -> None:
+    probe = await make(*command).probe()
+
+    assert isinstance(probe, Unknown)
+    assert reason in probe.reason
+    assert probe.cure
+
+
+async def test_a_fault_clears_no_notice(make: Make, tmp_path: Path) -> None:
+    path = tmp_path / "says"
+    path.write_bytes(document(entry()))
+    source = make("/bin/cat", str(path))
+    first = await source.probe()
+    path.unlink()
+    assert isinstance(await source.probe(), Unknown)
+    path.write_bytes(document(entry()))
+
+    assert await source.probe() == first
+
+
+async def test_a_program_that_takes_too_long_is_killed_with_all_that_it_started(
+    make: Make, tmp_path: Path
+) -> None:
+    async with fifo_of(tmp_path / "alive") as gone, asyncio.timeout(LIMIT):
+        script = f"exec 3>{tmp_path}/alive; echo x >&3; (trap '' TERM; sleep 600) & sleep 600"
+        probe = await make(*shell(script), timeout=0.5).probe()
+        await gone.wait()
+
+    assert probe == Unknown("exec", "/bin/sh: did not end within 0.5 s, killed", "run it by hand")
+
+
+async def test_a_child_that_outlives_its_program_holds_nothing_up_and_ends(
+    make: Make, tmp_path: Path
+) -> None:
+    async with fifo_of(tmp_path / "alive") as gone, asyncio.timeout(LIMIT):
+        said = document(entry()).decode()
+        script = f"exec 3>{tmp_path}/alive; echo x >&3; sleep 600 & echo '{said}'"
+        probe = await make(*shell(script)).probe()
+        await gone.wait()
+
+    assert isinstance(probe, Noticed)
+
+
+async def test_a_source_that_is_stopped_leaves_no_program_behind(
+    make: Make, tmp_path: Path
+) -> None:
+    async with fifo_of(tmp_path / "alive") as gone, asyncio.timeout(LIMIT):
+        script = f"exec 3>{tmp_path}/alive; echo x >&3; echo > {tmp_path}/up; sleep 600"
+        os.mkfifo(tmp_path / "up")
+        async with asyncio.TaskGroup() as tasks:
+            probing = tasks.create_task(make(*shell(script), timeout=600.0).probe())
+            await asyncio.to_thread((tmp_path / "up").read_bytes)
+            probing.cancel()
+        await gone.wait()
+
+
+async def test_no_descriptor_is_left_open(make: Make) -> None:
+    source, missing = make(*printing(document())), make("/no/such/program")
+    await source.probe()
+    before = set(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        await source.probe()
+        await missing.probe()
+
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize(
+    ("command", "timeout"), [((), 1.0), (("/bin/true",), 0.0), (("/bin/true",), float("nan"))]
+)
+def test_what_cannot_be_run_is_refused(
+    clock: MovedClock, command: tuple[str, ...], timeout: float
+) -> None:
+    with pytest.raises(ValueError, match=r"expected more than 0|is empty"):
+        ExecSource(command, clock, timeout=timeout)
