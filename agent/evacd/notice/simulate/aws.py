@@ -13,18 +13,17 @@ import json
 import re
 import secrets
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from email.utils import format_datetime
 from types import MappingProxyType
-from typing import TypeAlias
 
 from aiohttp import web
 
 from evacd.clock import Clock, SystemClock
+from evacd.notice.simulate.cloud import BANNER, CONTROL, Hook
 
-BANNER = "evac simulator, not a metadata service"
 SPOT = "spot/instance-action"
 SPOT_LEGACY = "spot/termination-time"
 REBALANCE = "events/recommendations/rebalance"
@@ -52,10 +51,8 @@ _TTL = "X-aws-ec2-metadata-token-ttl-seconds"
 _TOKEN = "X-aws-ec2-metadata-token"
 _TTL_MOST = 21_600
 _VERSION = re.compile(r"latest|\d{4}-\d\d-\d\d", re.ASCII)
-_SERVER = {"Server": "EC2ws (evac simulator)"}
+SERVER: Mapping[str, str] = MappingProxyType({"Server": "EC2ws (evac simulator)"})
 SPOT_SECONDS = 120
-
-Fault: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse | None]]
 
 
 @dataclass(frozen=True)
@@ -82,7 +79,7 @@ class AwsMetadata:
     Attributes:
         fault: Asked first about every request: a response goes out in place of the true one,
             None lets it pass.
-        changed: Told (key, value) after each change; "" for a key that is gone.
+        echo: Headers that are on every answer.
         tokens_required: False also answers without a token, as version 1 did.
         requests: The last thousand, oldest first.
         wrongs: What no client may ever send, in the order it came.
@@ -92,21 +89,22 @@ class AwsMetadata:
         self,
         *,
         clock: Clock | None = None,
-        fault: Fault | None = None,
-        changed: Callable[[str, str], None] | None = None,
+        fault: Hook | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
         self.fault = fault
-        self.changed = changed
+        self.echo = SERVER
         self.tokens_required = True
         self.requests: deque[Asked] = deque(maxlen=1000)
         self.wrongs: list[str] = []
         self._ends: dict[str, float] = {}
         self._values = dict(KEYS)
         self._events = 0
+        self._moving = False
         self.app = web.Application()
         self.app.router.add_put("/{version}/api/token", self._put_token)
-        self.app.router.add_get("/{path:(?!evac-simulator/).*}", self._get)
+        # Everything but the switch, which is beside the service.
+        self.app.router.add_get(f"/{{path:(?!{CONTROL[1:]}(?:/|$)).*}}", self._get)
 
     # --- the switches -------------------------------------------------------------------
 
@@ -119,14 +117,23 @@ class AwsMetadata:
                 "terminate": self.preempt,
                 "stop": lambda: self.interrupt("stop"),
                 "hibernate": lambda: self.interrupt("hibernate"),
+                "preempt-past": lambda: self.interrupt("terminate", time=self._in(-600)),
+                "preempt-day": lambda: self.interrupt("terminate", time=self._in(86_400)),
+                "preempt-moving": lambda: self.interrupt("terminate", moving=True),
+                "preempt-blank": lambda: self.interrupt("terminate", time=""),
+                "preempt-garbled": lambda: self.interrupt("terminate", time="at the weekend"),
+                "preempt-unknown": lambda: self.interrupt("repaint"),
                 "rebalance": self.rebalance,
                 "maintenance": lambda: self.schedule("system-reboot"),
                 "reboot": lambda: self.schedule("instance-reboot"),
                 "retire": lambda: self.schedule("instance-retirement", not_after=False),
                 "instance-stop": lambda: self.schedule("instance-stop", not_after=False),
+                "maintenance-unknown": lambda: self.schedule("system-repainting"),
+                "maintenance-past": lambda: self.schedule("system-reboot", in_seconds=-600.0),
                 "complete": lambda: self.end_events("completed"),
                 "cancel": lambda: self.end_events("canceled"),
                 "asg-terminate": lambda: self.set(LIFECYCLE, "Terminated"),
+                "asg-unknown": lambda: self.set(LIFECYCLE, "Repainted"),
                 "asg-in-service": lambda: self.set(LIFECYCLE, "InService"),
                 "expire-tokens": self.expire_tokens,
                 "clear": self.clear,
@@ -137,18 +144,24 @@ class AwsMetadata:
         """Announce a spot termination, in two minutes."""
         self.interrupt("terminate")
 
-    def interrupt(self, action: str, *, time: datetime | str | None = None) -> None:
+    def interrupt(
+        self, action: str, *, time: datetime | str | None = None, moving: bool = False
+    ) -> None:
         """Announce what happens to this spot instance.
 
         Args:
             time: Two minutes from now where it is None, now for a hibernation.
+            moving: Two minutes from whenever it is read, as no real one does.
         """
+        self._moving = moving
         if time is None:
-            seconds = 0 if action == "hibernate" else SPOT_SECONDS
-            time = self._clock.utc() + timedelta(seconds=seconds)
+            time = self._in(0 if action == "hibernate" else SPOT_SECONDS)
         text = time if isinstance(time, str) else _rfc3339(time)
         self.set(SPOT, json.dumps({"action": action, "time": text}))
         self.set(SPOT_LEGACY, text if action == "terminate" else None)
+
+    def _in(self, seconds: float) -> datetime:
+        return self._clock.utc() + timedelta(seconds=seconds)
 
     def rebalance(self) -> None:
         """Recommend a rebalance, noticed now."""
@@ -159,7 +172,7 @@ class AwsMetadata:
     ) -> None:
         """Schedule one more event, with an id of its own unless it is given one."""
         self._events += 1
-        begins = self._clock.utc() + timedelta(seconds=in_seconds)
+        begins = self._in(in_seconds)
         event = {
             "NotBefore": _event_date(begins),
             "Code": code,
@@ -194,8 +207,6 @@ class AwsMetadata:
             del self._values[key]
         else:
             self._values[key] = text
-        if self.changed is not None:
-            self.changed(key, text or "")
 
     def expire_tokens(self) -> None:
         """Forget all tokens: whoever holds one is answered 401."""
@@ -261,6 +272,8 @@ class AwsMetadata:
         top, _, key = path.partition("/")
         if top != "meta-data":
             return None
+        if key == SPOT and self._moving and key in self._values:
+            self.interrupt("terminate", moving=True)
         if key in self._values:
             return self._values[key]
         prefix = f"{key.rstrip('/')}/" if key.strip("/") else ""
@@ -297,7 +310,7 @@ class AwsMetadata:
         )
 
     def _headers(self) -> dict[str, str]:
-        return {**_SERVER, "Date": format_datetime(self._clock.utc(), usegmt=True)}
+        return {**self.echo, "Date": format_datetime(self._clock.utc(), usegmt=True)}
 
 
 def _wrongs(asked: Asked) -> list[str]:

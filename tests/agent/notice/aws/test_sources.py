@@ -41,12 +41,21 @@ WINDOWS = [
     ("preempt", SPOT, "terminate", Confidence.CERTAIN, 120.0),
     ("stop", SPOT, "stop", Confidence.CERTAIN, 120.0),
     ("hibernate", SPOT, "hibernate", Confidence.CERTAIN, 0.0),
+    ("preempt-past", SPOT, "terminate", Confidence.CERTAIN, 0.0),
+    ("preempt-day", SPOT, "terminate", Confidence.CERTAIN, 120.0),
+    ("preempt-moving", SPOT, "terminate", Confidence.CERTAIN, 120.0),
+    ("preempt-blank", SPOT, "terminate", Confidence.CERTAIN, 0.0),
+    ("preempt-garbled", SPOT, "terminate", Confidence.CERTAIN, 0.0),
+    ("preempt-unknown", SPOT, "unknown", Confidence.CERTAIN, 120.0),
     ("rebalance", "aws/rebalance", "rebalance", Confidence.ADVISORY, None),
     ("maintenance", "aws/maintenance", "system-reboot", Confidence.PLANNED, 3600.0),
     ("reboot", "aws/maintenance", "instance-reboot", Confidence.PLANNED, 3600.0),
     ("retire", "aws/maintenance", "instance-retirement", Confidence.CERTAIN, 3600.0),
     ("instance-stop", "aws/maintenance", "instance-stop", Confidence.CERTAIN, 3600.0),
+    ("maintenance-past", "aws/maintenance", "system-reboot", Confidence.PLANNED, 0.0),
+    ("maintenance-unknown", "aws/maintenance", "system-repainting", Confidence.ADVISORY, 3600.0),
     ("asg-terminate", "aws/asg", "terminated", Confidence.CERTAIN, 30.0),
+    ("asg-unknown", "aws/asg", "unknown", Confidence.ADVISORY, None),
 ]
 
 

@@ -10,6 +10,8 @@ from aiohttp.test_utils import TestServer
 from multidict import CIMultiDict
 
 from evacd.notice.simulate.aws import KEYS, AwsMetadata
+from evacd.notice.simulate.cloud import CONTROL, offer
+from evacd.notice.simulate.faults import Faults
 from tests.agent.notice.aws.scene import Clocks
 
 TTL = "X-aws-ec2-metadata-token-ttl-seconds"
@@ -236,15 +238,29 @@ async def test_every_action_can_be_done_and_cleared(
     assert {key: await plain.get(key) for key in calm} == calm
 
 
-async def test_changes_are_told_once(ec2: AwsMetadata) -> None:
-    told: list[tuple[str, str]] = []
-    ec2.changed = lambda key, value: told.append((key, value))
-    ec2.actions["asg-terminate"]()
-    ec2.actions["asg-terminate"]()
-    ec2.clear()
+async def test_a_moving_time_is_two_minutes_from_whenever_it_is_read(
+    plain: Plain, ec2: AwsMetadata, clock: Clocks
+) -> None:
+    ec2.actions["preempt-moving"]()
+    clock.now += 7.0
 
-    key = "autoscaling/target-lifecycle-state"
-    assert told == [(key, "Terminated"), (key, "InService")]
+    assert "2026-03-01T12:02:07Z" in (await plain.get("spot/instance-action"))[1]
+    ec2.clear()
+    assert (await plain.get("spot/instance-action"))[0] == 404
+
+
+async def test_the_switch_is_beside_the_service(
+    session: aiohttp.ClientSession, ec2: AwsMetadata
+) -> None:
+    offer(ec2, Faults(), act=lambda action: ec2.actions[action](), name="aws")
+    async with TestServer(ec2.app) as server:
+        plain = Plain(session, str(server.make_url("")).rstrip("/"))
+        status, body, _ = await plain.ask("GET", CONTROL)
+        assert (status, json.loads(body)["cloud"]) == (200, "aws")
+        assert (await plain.ask("POST", f"{CONTROL}/stop"))[0] == 200
+
+        assert '"stop"' in (await plain.get("spot/instance-action"))[1]
+        assert all(CONTROL not in asked.target for asked in ec2.requests)
 
 
 async def test_a_fault_answers_in_place_of_the_service(plain: Plain, ec2: AwsMetadata) -> None:
