@@ -10,7 +10,7 @@ from evacd.notice.metadata import Limits
 from evacd.notice.simulate.azure import AzureMetadata
 from tests.agent.notice.hearing import MovedClock
 
-QUICK = Limits(connect=1.0, read=0.3)
+QUICK = Limits(connect=1.0, read=0.5)
 
 Make = Callable[..., AzureSource]
 

@@ -39,9 +39,9 @@ FAULTS = [
     ("too-large", "expected a JSON document", "is this Azure's"),
     ("truncated", "the body is cut short", BUSY),
     ("reset", "the connection broke", ""),
-    ("drip", "no answer within 0.3 s", ""),
-    ("slow=10", "no answer within 0.3 s", ""),
-    ("never", "no answer within 0.3 s", ""),
+    ("drip", "no answer within 0.5 s", ""),
+    ("slow=10", "no answer within 0.5 s", ""),
+    ("never", "no answer within 0.5 s", ""),
 ]
 BODIES = [
     ("null", "expected a JSON object"),

@@ -320,7 +320,7 @@ async def test_a_service_that_has_answered_is_given_less_time(
     make: Make, azure: AzureMetadata, azure_url: str
 ) -> None:
     source = make(
-        azure_url, patient=Limits(connect=1.0, read=0.2), prompt=Limits(connect=1.0, read=0.1)
+        azure_url, patient=Limits(connect=1.0, read=0.6), prompt=Limits(connect=1.0, read=0.4)
     )
     assert await source.probe() == Quiet("azure")
     azure.first_call_seconds = 3600.0
@@ -329,8 +329,8 @@ async def test_a_service_that_has_answered_is_given_less_time(
     reasons = [(await source.probe()) for _ in range(2)]
 
     assert [r.reason for r in reasons if isinstance(r, Unknown)] == [
-        "no answer within 0.1 s",
-        "no answer within 0.2 s",
+        "no answer within 0.4 s",
+        "no answer within 0.6 s",
     ]
 
 
