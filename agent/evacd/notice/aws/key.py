@@ -110,7 +110,7 @@ def _said(found: Found, sight: when.Sight) -> Said:
         kind=found.kind,
         confidence=found.confidence,
         deadline=reckoned.deadline,
-        dated=f"{found.kind} {found.date}",
+        dated=str(found.date),
         detail=detail,
         gone="",
     )

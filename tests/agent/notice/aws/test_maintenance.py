@@ -13,6 +13,7 @@ from evacd.notice.aws.maintenance import KEY, POLICIES, Policy, read_events
 from evacd.notice.aws.reading import Reading, Unreadable
 from evacd.order import Given, StoodDown, Waiting
 from tests.agent.notice.aws.scene import Scene, noticed, transitions
+from tests.agent.notice.hearing import watching
 
 NAME = "aws/maintenance"
 EVENT = {
@@ -262,18 +263,36 @@ async def test_without_the_ignore_list_an_event_still_active_after_the_reboot_is
 
 
 async def test_while_a_part_cannot_be_read_nothing_is_over(scene: Scene, source: Source) -> None:
-    scene.ec2.schedule("instance-stop", id="instance-event-1")
-    first = await source.probe()
-    scene.ec2.set(KEY, json.dumps([changed(EventId=None)]))
-    half = await source.probe()
-    scene.ec2.set(KEY, json.dumps([changed(EventId=None), changed(EventId="instance-event-2")]))
-    other = await source.probe()
-    scene.ec2.set(KEY, "[]")
+    one, two, bad = (changed(EventId=id) for id in ("instance-event-1", "instance-event-2", None))
+    scene.ec2.set(KEY, json.dumps([one]))
+    async with watching(source) as hearing:
+        at = await hearing.until(Noticed)
+        scene.ec2.set(KEY, json.dumps([bad]))
+        at = await hearing.until(Unknown, after=at)
+        scene.ec2.set(KEY, json.dumps([bad, two]))
+        at = await hearing.until(Noticed, after=at)
+        scene.ec2.set(KEY, json.dumps([two]))
+        at = await hearing.until(Cancelled, after=at)
 
-    assert isinstance(half, Unknown)
-    assert noticed(other).notice.id == f"{NAME}:instance-event-2"
-    assert isinstance(first, Noticed)
-    assert isinstance(await source.probe(), Cancelled)
+    assert hearing.told[at] == Cancelled(
+        NAME, f"{NAME}:instance-event-1", f"{KEY} no longer says so"
+    )
+    assert sum(isinstance(probe, Cancelled) for probe in hearing.told) == 1
+
+
+async def test_what_can_be_read_beside_what_cannot_is_told_and_cancels_nothing(
+    scene: Scene, source: Source
+) -> None:
+    one, two, bad = (changed(EventId=id) for id in ("instance-event-1", "instance-event-2", None))
+    scene.ec2.set(KEY, json.dumps([one]))
+    async with watching(source) as hearing:
+        at = await hearing.until(Noticed)
+        scene.ec2.set(KEY, json.dumps([two, bad]))
+        while noticed(hearing.told[at]).notice.id != f"{NAME}:instance-event-2":
+            at = await hearing.until(Noticed, after=at + 1)
+        await hearing.until(Noticed, after=at + 2)
+
+    assert not any(isinstance(probe, Cancelled) for probe in hearing.told)
 
 
 async def test_an_event_that_is_moved_keeps_its_id_and_never_gains_time(

@@ -14,7 +14,7 @@ from evacd.notice.aws.token import DECIDED_SECONDS, EARLY_AGAIN_SECONDS, HOP_LIM
 from evacd.notice.metadata import Answer, Failed
 from evacd.notice.simulate.faults import parse
 from tests.agent.notice.aws.scene import PATIENT, QUICK, TOKEN, Clocks, Scene
-from tests.agent.notice.hearing import http, raw_server, saying
+from tests.agent.notice.hearing import LIMIT, http, raw_server, saying
 
 KEY = "instance-id"
 GET = f"GET {KEY}"
@@ -150,6 +150,27 @@ async def test_while_no_new_token_can_be_had_the_old_one_serves_to_its_end(scene
     assert (await failed(imds)).reason == "no token: HTTP 503"
     scene.faults.clear()
     assert await good(imds)
+
+
+async def test_while_one_waits_for_a_new_token_the_others_use_the_old_one(scene: Scene) -> None:
+    imds = scene.imds(ttl_seconds=100)
+    await good(imds)
+    scene.pass_time(60.0)
+    asked, answer = asyncio.Event(), asyncio.Event()
+
+    async def held_back(request: web.Request) -> web.StreamResponse | None:
+        if request.method == "PUT":
+            asked.set()
+            await answer.wait()
+        return None
+
+    scene.ec2.fault = held_back
+    async with asyncio.timeout(LIMIT), asyncio.TaskGroup() as tasks:
+        renewing = tasks.create_task(good(imds))
+        await asked.wait()
+        assert await good(imds)
+        assert not renewing.done()
+        answer.set()
 
 
 async def test_an_old_token_that_was_kept_and_then_refused_is_not_sent_again(
