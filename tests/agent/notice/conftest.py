@@ -1,4 +1,5 @@
 from collections.abc import AsyncIterator, Iterator
+from shutil import get_terminal_size
 
 import aiohttp
 import pytest
@@ -54,13 +55,28 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     fullest = max(sources, key=lambda source: sum(row == source for row, _ in _CELLS))
     faults = dict.fromkeys(fault for source, fault in _CELLS if source == fullest)
     faults |= dict.fromkeys(fault for _, fault in _CELLS)
-    widths = {fault: max(len(fault), 4) for fault in faults}
+    words = {True: "ok", False: "FAIL", None: "-"}
     left = max(map(len, sources))
     terminalreporter.section("source x fault")
-    terminalreporter.write_line(
-        " ".join([" " * left, *(fault.rjust(width) for fault, width in widths.items())])
-    )
-    words = {True: "ok", False: "FAIL", None: "-"}
-    for source in sources:
-        said = [words[_CELLS.get((source, fault))].rjust(width) for fault, width in widths.items()]
-        terminalreporter.write_line(" ".join([source.ljust(left), *said]))
+    for block in _blocks(list(faults), width=max(get_terminal_size().columns, 100) - left):
+        head = " ".join([" " * left, *(fault.rjust(_width(fault)) for fault in block)])
+        terminalreporter.write_line(head)
+        for source in sources:
+            said = (words[_CELLS.get((source, fault))].rjust(_width(fault)) for fault in block)
+            terminalreporter.write_line(" ".join([source.ljust(left), *said]))
+        terminalreporter.write_line("")
+
+
+def _width(fault: str) -> int:
+    return max(len(fault), len("FAIL"))
+
+
+def _blocks(faults: list[str], *, width: int) -> Iterator[list[str]]:
+    """As many columns side by side as there is room for."""
+    block: list[str] = []
+    for fault in faults:
+        if block and sum(_width(each) + 1 for each in [*block, fault]) > width:
+            yield block
+            block = []
+        block.append(fault)
+    yield block

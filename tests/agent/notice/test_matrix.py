@@ -5,6 +5,7 @@ the fault again, and hears truly again. A fault neither fires nor clears, but wh
 itself says so: what is absent (404) where absence is how nothing is announced.
 """
 
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -27,7 +28,7 @@ from tests.agent.notice.hearing import MovedClock, watching
 
 PATIENT = Limits(connect=10.0, read=10.0)
 # Where silence is the point; an answer that is true but late is waited for all the same.
-QUICK = Limits(connect=0.1, read=0.1, hang_slack=0.1)
+QUICK = Limits(connect=0.1, read=0.1)
 
 # --- the rows ---------------------------------------------------------------------------
 
@@ -148,6 +149,9 @@ def expected(row: Row, column: str, *, announced: bool) -> type[Probe]:
     return Unknown
 
 
+# Tells the table at the end where a test stands; `conftest.py` draws it.
+Record = Callable[[str, object], None]
+
 # --- the cells --------------------------------------------------------------------------
 
 
@@ -161,12 +165,6 @@ async def answered(source: Source, clock: MovedClock) -> Probe:
     raise AssertionError(probe)
 
 
-@pytest.fixture
-def cell(request: pytest.FixtureRequest, row: Row, column: str) -> None:
-    """Tell the table at the end where this test stands."""
-    request.node.user_properties.append(("matrix", (row.source, column)))
-
-
 CELLS = [
     pytest.param(row, column, id=f"{row.source}-{column}")
     for row in ROWS
@@ -175,11 +173,11 @@ CELLS = [
 ]
 
 
-@pytest.mark.usefixtures("cell")
 @pytest.mark.parametrize(("row", "column"), CELLS)
 async def test_a_fault_neither_fires_nor_clears(
-    session: aiohttp.ClientSession, row: Row, column: str
+    session: aiohttp.ClientSession, record_property: Record, row: Row, column: str
 ) -> None:
+    record_property("matrix", (row.source, column))
     clock = MovedClock()
     cloud, faults = simulated(row.cloud, clock)
     fault = parse(TO_SAY.get(column, column))
@@ -218,11 +216,11 @@ HANGING_CELLS = [
 ]
 
 
-@pytest.mark.usefixtures("cell")
 @pytest.mark.parametrize(("row", "column"), HANGING_CELLS)
 async def test_a_notice_is_heard_where_hanging_gets_fail(
-    session: aiohttp.ClientSession, row: Row, column: str
+    session: aiohttp.ClientSession, record_property: Record, row: Row, column: str
 ) -> None:
+    record_property("matrix", (row.source, column))
     clock = MovedClock()
     cloud, faults = simulated(row.cloud, clock)
     faults.add(parse(column))
@@ -239,3 +237,137 @@ async def test_a_notice_is_heard_where_hanging_gets_fail(
     # Nothing but the one event, however often it was told.
     assert len({probe.notice for probe in hearing.told if isinstance(probe, Noticed)}) == 1
     assert not [probe for probe in hearing.told if isinstance(probe, Cancelled)]
+
+
+# --- odd data ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Odd:
+    """What a source says of an announcement that is odd, or only often repeated.
+
+    Attributes:
+        announce: Makes it.
+        first: What is said of it.
+        seconds: From its first sight to its deadline; None for no deadline.
+        again: Done before each further read.
+    """
+
+    source: str
+    column: str
+    announce: Callable[[Cloud], None]
+    first: type[Probe] = Noticed
+    seconds: float | None = None
+    again: Callable[[Cloud], None] = lambda _: None
+
+
+def act(*names: str) -> Callable[[Cloud], None]:
+    """These actions, in this order."""
+
+    def announce(cloud: Cloud) -> None:
+        for name in names:
+            cloud.actions[name]()
+
+    return announce
+
+
+def azure_in_a_day(cloud: Cloud) -> None:
+    assert isinstance(cloud, AzureMetadata)
+    cloud.schedule("Preempt", seconds=86_400.0)
+
+
+def azure_moves(cloud: Cloud) -> None:
+    assert isinstance(cloud, AzureMetadata)
+    for event in cloud.events:
+        cloud.move(event.id, seconds=25.0)
+
+
+UPCOMING, SPOT, EVENTS = "gcp/upcoming-maintenance", "aws/spot", "aws/maintenance"
+ODD = (
+    Odd("gcp/preempted", "x60", act("preempt"), seconds=30.0),
+    Odd("gcp/maintenance", "x60", act("maintenance"), seconds=3600.0),
+    Odd("gcp/maintenance", "unknown-word", act("maintenance-unknown")),
+    Odd(UPCOMING, "x60", act("upcoming"), seconds=3600.0),
+    Odd(UPCOMING, "past", act("upcoming-past"), seconds=0.0),
+    Odd(UPCOMING, "+24h", act("upcoming-day"), seconds=86_400.0),
+    Odd(UPCOMING, "moving", act("upcoming-moving"), seconds=3600.0),
+    Odd(UPCOMING, "blank", act("upcoming-blank"), first=Unknown),
+    Odd(UPCOMING, "garbled", act("upcoming-garbled"), first=Unknown),
+    Odd("gcp/stop", "x60", act("stop"), seconds=30.0),
+    Odd("gcp/stop", "unknown-word", act("stop-unknown")),
+    Odd(SPOT, "x60", act("preempt"), seconds=120.0),
+    Odd(SPOT, "past", act("preempt-past"), seconds=0.0),
+    Odd(SPOT, "+24h", act("preempt-day"), seconds=120.0),
+    Odd(SPOT, "moving", act("preempt-moving"), seconds=120.0),
+    Odd(SPOT, "blank", act("preempt-blank"), seconds=0.0),
+    Odd(SPOT, "garbled", act("preempt-garbled"), seconds=0.0),
+    Odd(SPOT, "unknown-word", act("preempt-unknown"), seconds=120.0),
+    Odd("aws/rebalance", "x60", act("rebalance")),
+    Odd(EVENTS, "x60", act("maintenance"), seconds=3600.0),
+    Odd(EVENTS, "past", act("maintenance-past"), seconds=0.0),
+    Odd(EVENTS, "unknown-word", act("maintenance-unknown"), seconds=3600.0),
+    Odd("aws/asg", "x60", act("asg-terminate"), seconds=30.0),
+    Odd("aws/asg", "unknown-word", act("asg-unknown")),
+    # Assumed to be ten seconds, whatever longer time is said.
+    Odd("azure", "x60", act("preempt"), seconds=10.0),
+    Odd("azure", "+24h", azure_in_a_day, seconds=10.0),
+    Odd("azure", "moving", act("preempt"), seconds=10.0, again=azure_moves),
+    Odd("azure", "blank", act("preempt", "start"), seconds=0.0),
+    Odd("azure", "unknown-word", act("unknown")),
+    Odd("azure", "other-vm", act("other-vm"), first=Quiet),
+)
+# Dates and the services' own clocks have whole seconds.
+COARSE = 4.0
+
+
+@pytest.mark.parametrize("odd", [pytest.param(o, id=f"{o.source}-{o.column}") for o in ODD])
+async def test_what_is_announced_oddly_is_one_notice_whose_deadline_never_grows(
+    session: aiohttp.ClientSession, record_property: Record, odd: Odd
+) -> None:
+    record_property("matrix", (odd.source, odd.column))
+    clock = MovedClock()
+    cloud, _ = simulated(odd.source.partition("/")[0], clock)
+    async with TestServer(cloud.app) as server:
+        url = str(server.make_url("")).rstrip("/")
+        opened = OPEN[odd.source.partition("/")[0]](session, url, clock, PATIENT)
+        (source,) = [source for source in opened if source.name == odd.source]
+        assert await answered(source, clock) == Quiet(odd.source)
+        odd.announce(cloud)
+        seen, told = clock.now, [await source.probe()]
+        for _ in range(59):
+            clock.now += 0.1
+            odd.again(cloud)
+            told.append(await source.probe())
+
+    assert {type(probe) for probe in told} == {odd.first}
+    notices = [probe.notice for probe in told if isinstance(probe, Noticed)]
+    assert len({notice.id for notice in notices}) == (odd.first is Noticed)
+    deadlines = [notice.deadline for notice in notices]
+    if odd.seconds is None:
+        assert set(deadlines) <= {None}
+        return
+    assert [at for at in deadlines if at is None] == []
+    left = [at - seen for at in deadlines if at is not None]
+    assert left[0] == pytest.approx(odd.seconds, abs=COARSE)
+    assert left[0] >= 0
+    assert left == sorted(left, reverse=True)
+
+
+# --- nobody there -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("row", [pytest.param(row, id=row.source) for row in ROWS])
+async def test_where_nobody_answers_it_is_unknown_and_says_what_to_do(
+    session: aiohttp.ClientSession, record_property: Record, row: Row
+) -> None:
+    record_property("matrix", (row.source, "refused"))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        opened = OPEN[row.cloud](session, url, MovedClock(), PATIENT)
+        (source,) = [source for source in opened if source.name == row.source]
+        probe = await source.probe()
+
+    assert isinstance(probe, Unknown)
+    assert "Connection refused" in probe.reason
+    assert probe.cure

@@ -40,6 +40,8 @@ KEYS: Mapping[str, str] = MappingProxyType(
 ECHO: Mapping[str, str] = MappingProxyType(
     {"Metadata-Flavor": "Google", "Server": "Metadata Server for VM (evac simulator)"}
 )
+# How much later a window that moves is at each read.
+MOVE = timedelta(seconds=7)
 NOTHING_YET = '{"error":"no notifications have been received yet, try again later"}'
 
 
@@ -102,7 +104,7 @@ class GcpMetadata:
             "upcoming-camel": lambda: self._announce(self._in(hour), camel=True),
             "upcoming-day": lambda: self._announce(self._in(day)),
             "upcoming-past": lambda: self._announce(self._in(-hour)),
-            "upcoming-moving": lambda: self._announce(self._in(hour), moving=True),
+            "upcoming-moving": lambda: self._announce(self._in(hour - MOVE), moving=True),
             "upcoming-blank": lambda: self.set(UPCOMING, _window("")),
             "upcoming-garbled": lambda: self.set(UPCOMING, _window("at the weekend")),
             "upcoming-none": lambda: self.set(UPCOMING, "NONE"),
@@ -174,7 +176,7 @@ class GcpMetadata:
         if key == MAINTENANCE_EVENT:
             self._maintenance_asked = True
         if key == UPCOMING and self._moving is not None:
-            self._announce(self._moving + timedelta(seconds=7), moving=True)
+            self._announce(self._moving + MOVE, moving=True)
         if value.text is None:
             return self._absent(key)
         if request.query.get("wait_for_change", "").lower() == "true":
