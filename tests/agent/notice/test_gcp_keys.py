@@ -102,7 +102,9 @@ async def test_a_true_at_boot_is_believed_once_it_persists(
     gce.preempt()
     source = preempted(client, clock, up=up, trust=trust)
 
-    assert noticed(await source.probe()).confidence is Confidence.CERTAIN
+    notice = noticed(await source.probe())
+    assert notice.confidence is Confidence.CERTAIN
+    assert ("right after boot" in notice.detail) == (reads > 1)
     assert asked.plain == reads
     await source.probe()
     assert asked.plain == reads + 1

@@ -111,12 +111,12 @@ def from_google(answer: Answer) -> bool:
     return answer.headers.get("metadata-flavor") == "Google"
 
 
-def without_value(source: str, answer: Answer | Failed) -> Unknown | None:
-    """Why *answer* carries no value; None where it does."""
+def valued(source: str, answer: Answer | Failed) -> Answer | Unknown:
+    """*answer* where it carries a value; else why it does not."""
     if isinstance(answer, Failed):
         return Unknown(source, answer.reason, answer.cure)
     if answer.status == 200:
-        return None
+        return answer
     if 300 <= answer.status < 400:
         to = answer.headers.get("location", "nowhere")[:80]
         reason = f"HTTP {answer.status}, a redirect to {to}"

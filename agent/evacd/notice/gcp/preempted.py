@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from evacd.clock import Clock
 from evacd.facts import Cancelled, Confidence, Notice, Noticed, Probe, Quiet, Unknown
-from evacd.notice.gcp.key import HOLD_SECONDS, KeySource, without_value
+from evacd.notice.gcp.key import HOLD_SECONDS, KeySource, valued
 from evacd.notice.longpoll import Pace
 from evacd.notice.metadata import Answer, Failed, MetadataClient
 
@@ -68,6 +68,7 @@ class GcpSource(KeySource):
         self._uptime = uptime
         self._reread_seconds = reread_seconds
         self._settled = trust_true_at_boot
+        self._note = ""
         self._notice: Notice | None = None
         super().__init__(
             NAME,
@@ -85,6 +86,7 @@ class GcpSource(KeySource):
         answer = await super().ask(etag=etag)
         if self._settled or not _is_true(answer) or self._uptime() >= JUST_BOOTED_SECONDS:
             return answer
+        self._note = f", right after boot and on {REREADS} more reads"
         for _ in range(REREADS):
             await asyncio.sleep(self._reread_seconds)
             answer = await super().ask(etag="")
@@ -93,10 +95,10 @@ class GcpSource(KeySource):
         return answer
 
     def _judge(self, answer: Answer | Failed) -> Probe:
-        if nothing := without_value(self.name, answer):
-            return nothing
-        assert isinstance(answer, Answer)
-        match answer.body.strip().upper():
+        valid = valued(self.name, answer)
+        if isinstance(valid, Unknown):
+            return valid
+        match valid.body.strip().upper():
             case "TRUE":
                 self._settled = True
                 return Noticed(self._first_or_same())
@@ -105,12 +107,12 @@ class GcpSource(KeySource):
                 taken_back, self._notice = self._notice, None
                 return Cancelled(self.name, taken_back.id, f"{PREEMPTED} is FALSE again")
             case "FALSE":
-                self._settled = True
+                self._settled, self._note = True, ""
                 return Quiet(self.name)
             case _:
                 return Unknown(
                     self.name,
-                    f"{PREEMPTED} is {answer.body[:40]!r}, expected TRUE or FALSE",
+                    f"{PREEMPTED} is {valid.body[:40]!r}, expected TRUE or FALSE",
                     "is this GCE's metadata service?",
                 )
 
@@ -124,7 +126,7 @@ class GcpSource(KeySource):
                 confidence=Confidence.CERTAIN,
                 deadline=seen + self._window,
                 seen=seen,
-                detail=f"{PREEMPTED} is TRUE",
+                detail=f"{PREEMPTED} is TRUE{self._note}",
             )
         return self._notice
 

@@ -18,7 +18,7 @@ from typing import TypeAlias
 from evacd.clock import Clock
 from evacd.facts import Cancelled, Confidence, Notice, Noticed, Probe, Quiet, Unknown
 from evacd.notice import when
-from evacd.notice.gcp.key import HOLD_SECONDS, KeySource, from_google, without_value
+from evacd.notice.gcp.key import HOLD_SECONDS, KeySource, from_google, valued
 from evacd.notice.longpoll import Pace
 from evacd.notice.metadata import Answer, Failed, MetadataClient
 
@@ -140,14 +140,14 @@ class Windows:
         """What the answer says, given those before."""
         if isinstance(answer, Answer) and answer.status in {404, 503} and from_google(answer):
             return self._nothing(Nothing(certain=False), f"HTTP {answer.status}")
-        if failed := without_value(NAME, answer):
-            return failed
-        assert isinstance(answer, Answer)
-        match parse(answer.body):
+        valid = valued(NAME, answer)
+        if isinstance(valid, Unknown):
+            return valid
+        match parse(valid.body):
             case Window() as window:
-                return Noticed(self._announced(window, answer))
+                return Noticed(self._announced(window, valid))
             case Nothing() as nothing:
-                return self._nothing(nothing, f"{UPCOMING} is {answer.body.strip()[:40]!r}")
+                return self._nothing(nothing, f"{UPCOMING} is {valid.body.strip()[:40]!r}")
             case Unreadable(reason):
                 return Unknown(NAME, f"{UPCOMING}: {reason}", _CURE)
 
@@ -162,27 +162,27 @@ class Windows:
 
     def _announced(self, window: Window, answer: Answer) -> Notice:
         """The standing notice; sooner where the window is, never later without a cancel."""
-        if self._notice is not None and window.start == self._start:
-            return self._notice
+        stands = self._notice
+        if stands is not None and window.start == self._start:
+            return stands
         utc = self._clock.utc()
         sight = when.Sight(
             self._clock.monotonic(), utc, when.skew(answer.headers.get("date"), utc=utc)
         )
         found = when.deadline(window.start, sight=sight, most=None)
         self._start = window.start
-        stands = self._notice
-        if stands is None or _sooner(found.deadline, stands.deadline):
-            self._notice = Notice(
-                source=NAME,
-                kind="upcoming-maintenance",
-                id=self._id,
-                confidence=Confidence.PLANNED,
-                deadline=found.deadline,
-                seen=stands.seen if stands else sight.monotonic,
-                detail="; ".join(part for part in (window.detail, found.suspect) if part),
-            )
-        assert self._notice is not None
-        return self._notice
+        if stands is not None and not _sooner(found.deadline, stands.deadline):
+            return stands
+        self._notice = notice = Notice(
+            source=NAME,
+            kind="upcoming-maintenance",
+            id=self._id,
+            confidence=Confidence.PLANNED,
+            deadline=found.deadline,
+            seen=stands.seen if stands else sight.monotonic,
+            detail="; ".join(part for part in (window.detail, found.suspect) if part),
+        )
+        return notice
 
 
 def _sooner(new: float | None, old: float | None) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from evacd.clock import Clock
 from evacd.facts import Cancelled, Confidence, Notice, Noticed, Probe, Quiet, Unknown
-from evacd.notice.gcp.key import HOLD_SECONDS, KeySource, from_google, is_word, without_value
+from evacd.notice.gcp.key import HOLD_SECONDS, KeySource, from_google, is_word, valued
 from evacd.notice.longpoll import Pace
 from evacd.notice.metadata import Answer, Failed, MetadataClient
 
@@ -77,10 +77,10 @@ class Words:
             if from_google(answer):
                 return self._over("is gone")
             return Unknown(self._name, "HTTP 404 without Metadata-Flavor", "is this a proxy?")
-        if nothing := without_value(self._name, answer):
-            return nothing
-        assert isinstance(answer, Answer)
-        word = answer.body.strip().upper()
+        valid = valued(self._name, answer)
+        if isinstance(valid, Unknown):
+            return valid
+        word = valid.body.strip().upper()
         if word in self._nothing:
             return self._over(f"is {word}")
         if meaning := self._meanings.get(word):
@@ -88,7 +88,7 @@ class Words:
         if not is_word(word) or self._stands_above_advice():
             return Unknown(
                 self._name,
-                f"{self._key} is {answer.body[:40]!r}, expected {', '.join(self._meanings)}",
+                f"{self._key} is {valid.body[:40]!r}, expected {', '.join(self._meanings)}",
                 "is this GCE's metadata service, and this evacd up to date?",
             )
         return self._announced(word, Meaning("unknown", Confidence.ADVISORY, 0.0))
@@ -107,9 +107,11 @@ class Words:
         if stands is not None and stands.confidence > meaning.confidence:
             # It became less: said as a cancel now, and as what it is with the next answer.
             return self._over(f"is {word} now")
-        if stands is None or stands.confidence < meaning.confidence:
+        if stands is not None and stands.confidence == meaning.confidence:
+            notice = replace(stands, kind=meaning.kind, detail=detail)
+        else:
             now = self._clock.monotonic()
-            self._notice = Notice(
+            notice = Notice(
                 source=self._name,
                 kind=meaning.kind,
                 id=self._id,
@@ -118,10 +120,8 @@ class Words:
                 seen=stands.seen if stands else now,
                 detail=detail,
             )
-        elif stands.detail != detail:
-            self._notice = replace(stands, kind=meaning.kind, detail=detail)
-        assert self._notice is not None
-        return Noticed(self._notice)
+        self._notice = notice
+        return Noticed(notice)
 
 
 class MaintenanceSource(KeySource):

@@ -34,6 +34,8 @@ _MODULES: Mapping[str, tuple[str, str]] = MappingProxyType(
         "azure": ("evacd.notice.simulate.azure", "AzureMetadata"),
     }
 )
+# From the notice to the end of a spot machine.
+_NOTICE_SECONDS: Mapping[str, float] = MappingProxyType({"gcp": 30.0, "aws": 120.0, "azure": 30.0})
 # After which of the actions a real machine would be gone, and which take that back.
 _ENDS = {"preempt", "terminate", "stop", "hibernate"}
 _TAKES_BACK = {"clear", "cancel"}
@@ -71,9 +73,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--notice-seconds",
         type=_seconds,
-        default=30.0,
         metavar="SECONDS",
-        help="say that the machine is gone so long after the notice (%(default)s)",
+        help="say that the machine is gone so long after the notice (30; aws: 120)",
     )
     parser.add_argument(
         "--fault",
@@ -102,11 +103,14 @@ async def serve(args: argparse.Namespace) -> int:
         sys.stderr.write(f"evacd simulate: {error}\n")
         return 2
     clock, stop = SystemClock(), asyncio.Event()
+    seconds: float = args.notice_seconds
+    if args.notice_seconds is None:
+        seconds = _NOTICE_SECONDS[args.cloud]
     report = Report(as_json=args.json, ends=_ENDS, takes_back=_TAKES_BACK)
 
     def act(action: str) -> None:
         cloud.actions[action]()
-        report.acted(action, args.notice_seconds)
+        report.acted(action, seconds)
 
     faults = Faults(args.fault, echo=getattr(cloud, "echo", {}), clock=clock)
     offer(cloud, faults, act=act, name=args.cloud)
@@ -129,7 +133,7 @@ async def serve(args: argparse.Namespace) -> int:
         async with TaskGroup() as tasks:
             beside = [
                 tasks.create_task(scenario.play(plot, faults, act=act, clock=clock)),
-                tasks.create_task(report.ends_come(args.notice_seconds)),
+                tasks.create_task(report.ends_come(seconds)),
             ]
             if args.preempt_after is not None:
                 early = scenario.Scenario((scenario.Step(args.preempt_after, "preempt"),))
