@@ -5,7 +5,8 @@ Sources: cloud.google.com/compute/docs/metadata/getting-live-migration-notice (v
 before a live migration, 60 min before a GPU's host ends; the warning is *skipped* where the
 key was not queried since the last event; sole-tenant VMs stay at NONE) and the graceful
 shutdown of cloud.google.com/compute/docs/instances (`instance/shutdown-details/stop-state`:
-404 while inactive; only for requests to stop or delete, not for a preemption).
+404 while inactive; only for requests to stop or delete, not for a preemption). Unverified on a
+real cloud: that the 404 echoes Metadata-Flavor, without which it counts as somebody else's.
 """
 
 import random
