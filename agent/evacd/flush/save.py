@@ -70,7 +70,9 @@ class Saver:
             async with TaskGroup() as tasks:
                 sums = tasks.create_task(part.checksums())
                 tasks.create_task(
-                    put_body(store, part.prefix, part.generation, part.body, part.data)
+                    put_body(
+                        store, part.prefix, part.generation, part.body, part.data, rank=part.rank
+                    )
                 )
             manifests.append((store, part, self._manifest(part, sums, order)))
         for store, part, manifest in manifests:

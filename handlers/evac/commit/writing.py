@@ -27,10 +27,27 @@ async def put_body(
     body: str,
     data: memoryview,
     *,
+    rank: int,
     progress: Callable[[int], None] | None = None,
-) -> None:
-    """Write one rank's data; it counts for nothing until its manifest is there."""
-    await store.put(f"{prefix}/{generation.directory}/{body}", data, progress=progress)
+) -> bool:
+    """Write one rank's data; it counts for nothing until its manifest is there.
+
+    What is committed already is never written over: `put_manifest` then says whether it is
+    the same. Between this look and the write nobody else commits other bytes: incarnations
+    have folders of their own, and one step of one incarnation is one launch of the job, whose
+    rank is staged in one place.
+
+    Args:
+        body: Its file name.
+
+    Returns:
+        Whether it was written; False where a manifest of *rank* is there already.
+    """
+    folder = f"{prefix}/{generation.directory}"
+    if await _get(store, f"{folder}/{manifest_name(rank)}") is not None:
+        return False
+    await store.put(f"{folder}/{body}", data, progress=progress)
+    return True
 
 
 async def put_metadata(store: Store, prefix: str, generation: Generation, metadata: bytes) -> None:
@@ -46,7 +63,7 @@ async def put_metadata(store: Store, prefix: str, generation: Generation, metada
 async def put_manifest(
     store: Store, prefix: str, manifest: Manifest, *, metadata: bytes | None = None
 ) -> None:
-    """Make a rank's body count. Its body must be in the store already.
+    """Make a rank's body count. `put_body` must have been called for it.
 
     One that says the same is fine, whichever order or node wrote it.
 

@@ -216,7 +216,7 @@ class OwnSlots:
         assert header is not None
         body = one.slot.memory[PAGE : PAGE + header.body_nbytes]
         generation = Generation(header.incarnation, header.step)
-        await put_body(self._store, self.prefix, generation, layout.body, body)
+        await put_body(self._store, self.prefix, generation, layout.body, body, rank=me.rank)
         manifest = Manifest(
             job=me.job,
             run=me.run,

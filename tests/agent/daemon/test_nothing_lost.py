@@ -208,6 +208,28 @@ async def test_a_daemon_killed_in_mid_flush_leaves_nothing_that_looks_whole(node
     until("the torn file is cleaned up", lambda: node.files() == [])
 
 
+async def test_a_second_launch_that_takes_the_same_step_cannot_harm_what_is_committed(
+    node: Node,
+) -> None:
+    node.start()
+    first = node.staged(5)
+    prefix = prefix_of(node)
+    node.drain()
+    node.settled()
+    first.kill()
+    node.terminate()
+
+    node.start()
+    node.staged(5, nbytes=2 * MEBI + 7)
+    node.drain()
+    outcomes = node.settled()
+
+    assert not outcomes[prefix]["kept"]
+    assert "fenced" in outcomes[prefix]["reason"]
+    assert await states(node, prefix) == {Generation(1, 5): State.COMPLETE}
+    assert await verify(open_store(f"file://{node.store}"), prefix, Generation(1, 5)) == ()
+
+
 def evac_ls(node: Node) -> "subprocess.CompletedProcess[str]":
     """As a person would."""
     return subprocess.run(

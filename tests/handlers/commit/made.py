@@ -74,6 +74,6 @@ async def commit(
     """Put a complete generation into a store."""
     for rank in range(world):
         made = manifest(generation, rank, world, **other)
-        await put_body(store, prefix, generation, made.body, memoryview(body_of(rank)))
+        await put_body(store, prefix, generation, made.body, memoryview(body_of(rank)), rank=rank)
         await put_manifest(store, prefix, made, metadata=METADATA_BYTES)
     assert await finish(store, prefix, generation)

@@ -44,7 +44,7 @@ FOLDER = f"{PREFIX}/{G.directory}"
 
 async def put_rank(store: Store, rank: int, world: int = 2, *, left: bool = True) -> None:
     made = manifest(G, rank, world)
-    await put_body(store, PREFIX, G, made.body, memoryview(body_of(rank)))
+    await put_body(store, PREFIX, G, made.body, memoryview(body_of(rank)), rank=rank)
     await put_manifest(store, PREFIX, made, metadata=METADATA_BYTES if left else None)
 
 
@@ -114,8 +114,34 @@ async def test_metadata_of_another_plan_is_never_written(store: Store) -> None:
     assert not await was_ever_complete(store, PREFIX)
 
 
+async def test_other_bytes_for_a_committed_generation_leave_it_as_it_is(store: Store) -> None:
+    await commit(store, G)
+    other = body_of(7)
+    made = manifest(G, 0, 2, data=other)
+
+    assert not await put_body(store, PREFIX, G, made.body, memoryview(other), rank=0)
+    with pytest.raises(GenerationError, match="fenced"):
+        await put_manifest(store, PREFIX, made, metadata=METADATA_BYTES)
+
+    assert await verify(store, PREFIX, G) == ()
+    assert await newest_complete(store, PREFIX) == G
+
+
+async def test_a_rank_that_is_committed_can_be_flushed_again(store: Store) -> None:
+    await put_rank(store, 0)
+
+    made = manifest(G, 0, 2)
+    assert not await put_body(store, PREFIX, G, made.body, memoryview(body_of(0)), rank=0)
+    await put_manifest(store, PREFIX, made, metadata=METADATA_BYTES)
+    assert await put_body(store, PREFIX, G, "__1_0.distcp", memoryview(body_of(1)), rank=1)
+    await put_manifest(store, PREFIX, manifest(G, 1, 2), metadata=METADATA_BYTES)
+
+    assert await finish(store, PREFIX, G)
+    assert await verify(store, PREFIX, G) == ()
+
+
 async def test_a_body_that_is_no_dcp_file_needs_no_metadata(store: Store) -> None:
-    await put_body(store, PREFIX, G, "__0_0.distcp", memoryview(body_of(0)))
+    await put_body(store, PREFIX, G, "__0_0.distcp", memoryview(body_of(0)), rank=0)
     await put_manifest(store, PREFIX, without_metadata(manifest(G, 0, 1)))
 
     assert await finish(store, PREFIX, G)
@@ -243,7 +269,7 @@ async def test_retention_spares_foreign_files_and_what_is_in_flight(store: Store
     flight = Generation(incarnation=1, step=99)
     await commit(store, G)
     await commit(store, Generation(1, 20))
-    await put_body(store, PREFIX, flight, "__0_0.distcp", memoryview(b"on its way"))
+    await put_body(store, PREFIX, flight, "__0_0.distcp", memoryview(b"on its way"), rank=0)
     await store.put(f"{FOLDER}/notes.txt", memoryview(b"somebody's"))
 
     await retain(store, PREFIX, keep=1)
@@ -257,7 +283,7 @@ async def test_a_walk_back_passes_over_torn_weights_only_and_corrupt(store: Stor
     weights, torn = Generation(1, 20), Generation(2, 3)
     await commit(store, G)
     await commit(store, weights, kind="weights")
-    await put_body(store, PREFIX, torn, "__0_0.distcp", memoryview(b"half"))
+    await put_body(store, PREFIX, torn, "__0_0.distcp", memoryview(b"half"), rank=0)
 
     assert await newest_complete(store, PREFIX) == G
     assert await newest_complete(store, PREFIX, kind="weights") == weights
@@ -297,7 +323,7 @@ async def test_the_marker_never_goes_back(store: Store) -> None:
 async def test_verify_finds_a_flipped_bit_wherever_it_is(store: Store, tmp_path: Path) -> None:
     data = os.urandom(9 * 1024 * 1024 + 5)
     made = without_metadata(manifest(G, 0, 1, data=data))
-    await put_body(store, PREFIX, G, made.body, memoryview(data))
+    await put_body(store, PREFIX, G, made.body, memoryview(data), rank=0)
     await put_manifest(store, PREFIX, made)
     await finish(store, PREFIX, G)
     seen: list[int] = []

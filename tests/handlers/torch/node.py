@@ -86,7 +86,7 @@ class Node:
         store, whole = open_store(self._store), False
         with self._board.hold(unit, generation) as parts:
             for part in parts:
-                await put_body(store, part.prefix, generation, part.body, part.data)
+                await put_body(store, part.prefix, generation, part.body, part.data, rank=part.rank)
                 manifest = Manifest(
                     job=part.job,
                     run=part.run,
