@@ -213,7 +213,9 @@ class Kept:
     Attributes:
         generation: None for a callback workload, which knows best what it wrote.
         seconds: What it took.
-        durable: The whole generation, all ranks of the job, is complete in the store.
+        durable: The whole generation, all ranks of the job, is complete in the store; else
+            the ranks of other nodes are still missing there.
+        store: URL of the store; "" for a callback workload.
     """
 
     unit: str
@@ -221,6 +223,7 @@ class Kept:
     nbytes: int
     seconds: float
     durable: bool = True
+    store: str = ""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ in overtime until nothing is left or the machine is gone.
 """
 
 import asyncio
+from asyncio import TaskGroup, wait
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
@@ -17,14 +18,17 @@ from typing import Any, Protocol, TypeAlias
 from evac.errors import GenerationError
 from evac.generation import Generation
 from evacd.clock import Clock
-from evacd.facts import Kept, Lost, Order, Outcome, Plan, Step, Unit
-from evacd.flush.save import Saved
+from evacd.facts import Candidate, Kept, Lost, Order, Outcome, Plan, Step, Unit
+from evacd.flush.save import Place, Saved, Unsaved
 from evacd.plan import schedule
 from evacd.plan.rate import Rate
 from evacd.workloads import Part, TurnResult
 
 # An orphan's flush has no notice behind it, so it has all the time that a plan may need.
 _NO_HURRY_SECONDS = 24 * 3600.0
+
+# How long a callback workload's answer is waited for, its lane long at work on others.
+_PATIENCE_SECONDS = 3600.0
 
 # What a person would call the same step: who, what, and whether in time.
 _Gist: TypeAlias = tuple[str, Generation | None, bool]
@@ -45,15 +49,17 @@ class OnBoard(Protocol):
         """The generation is whole in a durable store."""
         ...
 
-    async def turn(self, unit: str, *, seconds: float, order: str) -> TurnResult:
-        """Let a callback workload flush itself."""
+    async def turn(
+        self, unit: str, *, seconds: float, order: str, patience: float | None = None
+    ) -> TurnResult:
+        """Let a callback workload flush itself; an answer counts for *patience* seconds."""
         ...
 
 
 class Saves(Protocol):
     """What puts parts into a store; `evacd.flush.save.Saver` does."""
 
-    async def save(self, parts: Sequence[Part], *, order: str) -> Saved | str:
+    async def save(self, parts: Sequence[Part], *, order: str) -> Saved | Unsaved:
         """Write and commit all *parts*; returns why not where no store took them."""
         ...
 
@@ -97,6 +103,8 @@ class Flush:
         self.order: Order | None = None
         self.outcomes: dict[str, Outcome] = {}
         self._orphans: set[str] = set()
+        # Where a generation was completed, and older ones may be too many now.
+        self.crowded: set[Place] = set()
         self._tried: set[tuple[str, Generation | None]] = set()
         self._busy: set[str] = set()
         self._told: tuple[Order | None, list[str], list[_Gist]] = (None, [], [])
@@ -134,27 +142,41 @@ class Flush:
 
     async def drive(self, lane: str) -> None:
         """Work on one lane for ever; ends only by cancellation."""
-        while True:
-            self._wakes[lane].clear()
-            step = self._next(lane)
-            if step is None:
-                if not self._busy:
-                    self.settled.set()
-                    self._idle()
-                await self._wakes[lane].wait()
-                continue
-            self._busy.add(step.unit)
-            try:
-                await self._carry_out(step)
-            finally:
-                self._busy.discard(step.unit)
+        async with TaskGroup() as turns:
+            while True:
+                self._wakes[lane].clear()
+                step = self._next(lane)
+                if step is None:
+                    if not self._busy:
+                        self.settled.set()
+                        self._idle()
+                    await self._wakes[lane].wait()
+                    continue
+                self._busy.add(step.unit)
+                try:
+                    await self._carry_out(step, turns)
+                finally:
+                    self._busy.discard(step.unit)
 
     def plan(self) -> Plan:
-        """What would be done from now on."""
+        """What would be done from now on.
+
+        Whoever has nothing safe yet comes first, whatever its priority: a job that goes on
+        training would else send one generation after the other while others wait.
+        """
+        unsafe = self._schedule(self._unsafe())
+        if unsafe.steps or self.order is None:
+            return unsafe
+        newer = self._schedule(self._newer())
+        # A second generation is worth the window's rest, but no overtime.
+        in_time = tuple(step for step in newer.steps if not step.overtime)
+        return Plan(in_time, unsafe.given_up)
+
+    def _schedule(self, units: Sequence[Unit]) -> Plan:
         now = self._clock.monotonic()
         order = self.order
         return schedule(
-            self._open_units(),
+            units,
             deadline=order.deadline if order else now + _NO_HURRY_SECONDS,
             rates={lane: rate.bytes_per_second for lane, rate in self.rates.items()},
             reserve=self._reserve if order else 0.0,
@@ -162,31 +184,33 @@ class Flush:
             now=now,
         )
 
-    def _open_units(self) -> list[Unit]:
-        """Who still has something to gain, with the candidates that were not tried yet."""
-        late = self.order is not None and self.order.deadline <= self._clock.monotonic()
+    def _unsafe(self) -> list[Unit]:
+        """Who has nothing safe yet, with the candidates that were not tried."""
         units = []
         for unit in self._on_board.units():
             if self.order is None and unit.name not in self._orphans:
                 continue
-            # Past the deadline a unit that is safe does not get to send a newer generation
-            # while others wait; nor for ever, on a machine that stays after all.
-            if late and isinstance(self.outcomes.get(unit.name), Kept):
+            if isinstance(self.outcomes.get(unit.name), Kept):
                 continue
             if unit.turn_seconds is not None:
-                if self.order is None or (unit.name, None) in self._tried:
-                    continue
-                units.append(unit)
+                if self.order is not None and (unit.name, None) not in self._tried:
+                    units.append(unit)
                 continue
-            fresh = tuple(
-                c for c in unit.candidates if (unit.name, c.generation) not in self._tried
-            )
-            if unit.candidates and not fresh:
-                continue
-            if not fresh and isinstance(self.outcomes.get(unit.name), Kept):
-                continue
-            units.append(replace(unit, candidates=fresh))
+            fresh = self._fresh(unit)
+            if fresh or not unit.candidates:
+                units.append(replace(unit, candidates=fresh))
         return units
+
+    def _newer(self) -> list[Unit]:
+        """Who is safe, and has staged a newer generation since."""
+        return [
+            replace(unit, candidates=fresh)
+            for unit in self._on_board.units()
+            if isinstance(self.outcomes.get(unit.name), Kept) and (fresh := self._fresh(unit))
+        ]
+
+    def _fresh(self, unit: Unit) -> tuple[Candidate, ...]:
+        return tuple(c for c in unit.candidates if (unit.name, c.generation) not in self._tried)
 
     def _next(self, lane: str) -> Step | None:
         plan = self.plan()
@@ -218,18 +242,17 @@ class Flush:
 
     # --- one step ------------------------------------------------------------------------
 
-    async def _carry_out(self, step: Step) -> None:
+    async def _carry_out(self, step: Step, turns: TaskGroup) -> None:
         self._tried.add((step.unit, step.generation))
         if step.generation is None:
-            await self._give_turn(step)
+            await self._give_turn(step, turns)
         else:
             await self._save(step, step.generation)
 
     async def _save(self, step: Step, generation: Generation) -> None:
         told = {"unit": step.unit, "generation": asdict(generation), "nbytes": step.nbytes}
-        self._record(
-            "flush.started", {**told, "lane": step.lane, "priority": self._priority(step.unit)}
-        )
+        priority = self._priority(step.unit)
+        self._record("flush.started", {**told, "lane": step.lane, "priority": priority})
         began = self._clock.monotonic()
         try:
             with self._on_board.hold(step.unit, generation) as parts:
@@ -239,8 +262,10 @@ class Flush:
             self._end(Lost(step.unit, error.reason))
             return
         took = self._clock.monotonic() - began
-        if not isinstance(saved, Saved):
-            self._end(Lost(step.unit, saved))
+        if isinstance(saved, Unsaved):
+            if saved.for_good:
+                self._give_up_as_large(step)
+            self._end(Lost(step.unit, saved.reason))
             return
         if saved.store in self.rates and took > 0:
             self.rates[saved.store] = self.rates[saved.store].observed(saved.nbytes, took)
@@ -250,11 +275,23 @@ class Flush:
             {"unit": step.unit, "generation": asdict(generation), "store": saved.store,
              "durable": saved.whole},
         )  # fmt: skip
-        self._on_board.mark_durable(step.unit, generation)
         self._orphans.discard(step.unit)
-        self._end(Kept(step.unit, generation, saved.nbytes, took, durable=saved.whole))
+        if saved.whole:
+            self._on_board.mark_durable(step.unit, generation)
+            if saved.place is not None:
+                self.crowded.add(saved.place)
+        kept = Kept(step.unit, generation, saved.nbytes, took, saved.whole, saved.store)
+        self._end(kept)
 
-    async def _give_turn(self, step: Step) -> None:
+    def _give_up_as_large(self, step: Step) -> None:
+        """A store that refuses so many bytes refuses what is no smaller, too."""
+        for unit in self._on_board.units():
+            if unit.name == step.unit:
+                self._tried |= {
+                    (unit.name, c.generation) for c in unit.candidates if c.nbytes >= step.nbytes
+                }
+
+    async def _give_turn(self, step: Step, turns: TaskGroup) -> None:
         order = self.order
         if order is None:
             return
@@ -263,26 +300,41 @@ class Flush:
         seconds = step.ends - step.starts
         if not any(s.lane == step.lane and s.unit != step.unit for s in self.plan().steps):
             seconds = max(seconds, order.deadline - self._reserve - now)
-        self._record(
-            "turn.given",
-            {"unit": step.unit, "seconds": seconds, "priority": self._priority(step.unit)},
+        priority = self._priority(step.unit)
+        given = {"unit": step.unit, "seconds": seconds, "priority": priority}
+        self._record("turn.given", given)
+        turn = turns.create_task(self._take_turn(step.unit, order, seconds))
+        done, _ = await wait([turn], timeout=seconds)
+        if not done:
+            # The lane goes on; what the workload still manages in overtime counts.
+            self._end(Lost(step.unit, f"no answer within {seconds:.1f} s"))
+
+    async def _take_turn(self, unit: str, order: Order, seconds: float) -> None:
+        began = self._clock.monotonic()
+        result = await self._on_board.turn(
+            unit, seconds=seconds, order=order.id, patience=max(seconds, _PATIENCE_SECONDS)
         )
-        result = await self._on_board.turn(step.unit, seconds=seconds, order=order.id)
-        took = self._clock.monotonic() - now
-        self._record("turn.finished", {"unit": step.unit, "seconds": took, **asdict(result)})
-        if result.ok:
-            self._end(Kept(step.unit, None, result.nbytes, took))
-        else:
-            self._end(Lost(step.unit, result.reason))
+        if self.order is None or self.order.id != order.id:
+            return
+        took = self._clock.monotonic() - began
+        self._record("turn.finished", {"unit": unit, "seconds": took, **asdict(result)})
+        self._end(Kept(unit, None, result.nbytes, took) if result.ok else Lost(unit, result.reason))
+        if self.settled.is_set():
+            self._idle()
 
     def _priority(self, name: str) -> int:
         return next((u.priority for u in self._on_board.units() if u.name == name), 0)
 
     def _end(self, outcome: Outcome) -> None:
-        """Write down what became of a unit; one that was kept stays kept."""
+        """Write down what became of a unit.
+
+        Who was kept stays kept, and of several failures the first is told: it was the
+        newest generation's.
+        """
+        before = self.outcomes.get(outcome.unit)
         if isinstance(outcome, Lost):
             self._record("flush.lost", {"unit": outcome.unit, "reason": outcome.reason})
-            if isinstance(self.outcomes.get(outcome.unit), Kept):
+            if before is not None:
                 return
         self.outcomes[outcome.unit] = outcome
         self._ended(outcome)

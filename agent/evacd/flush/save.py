@@ -9,11 +9,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
-from evac.commit import finish, put_body, put_manifest
-from evac.errors import EvacError
+from evac.commit import finish, put_body, put_manifest, retain
+from evac.errors import EvacError, StoreRejected
 from evac.manifest import Manifest
 from evac.store import Owner, Store
 from evacd.workloads import Part
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a job's generations lie, for whoever thins them out."""
+
+    store: str
+    prefix: str
+    owner: Owner
 
 
 @dataclass(frozen=True)
@@ -23,11 +32,26 @@ class Saved:
     Attributes:
         store: URL of the store that has it.
         whole: All ranks of the job are there, those of other nodes included.
+        place: Where older generations may go now; None where another node's rank 0 sees to it.
     """
 
     store: str
     nbytes: int
     whole: bool
+    place: Place | None = None
+
+
+@dataclass(frozen=True)
+class Unsaved:
+    """No store took it.
+
+    Attributes:
+        reason: What each of them said.
+        for_good: All of them refused in a way that another try does not help.
+    """
+
+    reason: str
+    for_good: bool
 
 
 class Saver:
@@ -50,17 +74,31 @@ class Saver:
         self._open_store = open_store
         self._node = node
 
-    async def save(self, parts: Sequence[Part], *, order: str) -> Saved | str:
+    async def save(self, parts: Sequence[Part], *, order: str) -> Saved | Unsaved:
         """Write all *parts* and commit them; returns why not where no store took them."""
-        reasons = []
+        reasons: list[str] = []
+        for_good = True
         for url in self._targets:
             try:
                 whole = await self._save_in(url, parts, order)
             except* EvacError as group:
-                reasons.append(_first(group))
+                error = _first(group)
+                reasons.append(str(error))
+                for_good &= isinstance(error, StoreRejected)
             else:
-                return Saved(url, sum(part.data.nbytes for part in parts), whole)
-        return "; ".join(reasons) or "no store is configured"
+                nbytes = sum(part.data.nbytes for part in parts)
+                first = next((part for part in parts if part.rank == 0), None)
+                place = Place(url, first.prefix, first.owner) if first else None
+                return Saved(url, nbytes, whole, place)
+        return Unsaved("; ".join(reasons) or "no store is configured", for_good)
+
+    async def thin_out(self, place: Place, *, keep: int) -> str:
+        """Delete what is older than the newest *keep* generations; why not, or ""."""
+        try:
+            await retain(self._open_store(place.store, place.owner), place.prefix, keep=keep)
+        except EvacError as error:
+            return str(error)
+        return ""
 
     async def _save_in(self, url: str, parts: Sequence[Part], order: str) -> bool:
         manifests = []
@@ -99,9 +137,9 @@ class Saver:
         )
 
 
-def _first(group: BaseExceptionGroup[EvacError]) -> str:
-    """The reason of the first error in a group, however deep."""
+def _first(group: BaseExceptionGroup[EvacError]) -> BaseException:
+    """The first error in a group, however deep."""
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    return str(error)
+    return error

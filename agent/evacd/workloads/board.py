@@ -111,10 +111,16 @@ class Board:
         self._roster.mark_durable(unit, generation)
         self._staging.collect()
 
-    async def turn(self, unit: str, *, seconds: float, order: str) -> TurnResult:
+    async def turn(
+        self, unit: str, *, seconds: float, order: str, patience: float | None = None
+    ) -> TurnResult:
         """Let every callback workload of *unit* flush itself.
 
-        Ends when all have answered or died, or when *seconds* have passed.
+        Ends when all have answered or died, or when *patience* seconds have passed.
+
+        Args:
+            seconds: The time that the workloads are told they have.
+            patience: How long an answer still counts; *seconds* by default.
         """
         job = self._roster.jobs.get(unit)
         callers = [w for w in job.members if w.mode is Mode.CALLBACK] if job else []
@@ -128,7 +134,7 @@ class Board:
                 self._turns.refuse(number, one.id, "is not connected")
             else:
                 session.reply(message)
-        return await self._turns.result(number, seconds=seconds)
+        return await self._turns.result(number, seconds=seconds if patience is None else patience)
 
     # --- what everybody is told ----------------------------------------------------------
 

@@ -10,9 +10,10 @@ import pytest
 
 from evac.errors import GenerationError
 from evac.generation import Generation
+from evac.store import Owner
 from evacd.facts import Candidate, Confidence, Kept, Lost, Order, Outcome, Unit
 from evacd.flush import Flush
-from evacd.flush.save import Saved
+from evacd.flush.save import Place, Saved, Unsaved
 from evacd.workloads import Part, TurnResult
 
 pytestmark = pytest.mark.looptime
@@ -56,10 +57,13 @@ class Aboard:
         newer = tuple(c for c in old.candidates if c.generation > generation)
         self.all[unit] = Unit(old.name, old.priority, old.arrived, old.lane, newer)
 
-    async def turn(self, unit: str, *, seconds: float, order: str) -> TurnResult:
+    async def turn(
+        self, unit: str, *, seconds: float, order: str, patience: float | None = None
+    ) -> TurnResult:
         self.turns.append((unit, seconds))
-        if self.turn_takes > seconds:
-            await asyncio.sleep(seconds)
+        patience = seconds if patience is None else patience
+        if self.turn_takes > patience:
+            await asyncio.sleep(patience)
             return TurnResult(False, 0, "no answer in its time")
         await asyncio.sleep(self.turn_takes)
         return TurnResult(True, 7, "")
@@ -68,20 +72,35 @@ class Aboard:
 class Link:
     """A store's link of a steady rate; some units it refuses."""
 
-    def __init__(self, aboard: Aboard, *, rate: float = RATE, refuses: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        aboard: Aboard,
+        *,
+        rate: float = RATE,
+        refuses: Sequence[str] = (),
+        resets: Sequence[str] = (),
+        partial: Sequence[str] = (),
+    ) -> None:
         self._aboard = aboard
         self.rate = rate
         self.refuses = refuses
+        self.resets = resets
+        self.partial = partial
         self.log: list[tuple[float, str, int]] = []
 
-    async def save(self, parts: Sequence[Part], *, order: str) -> Saved | str:
+    async def save(self, parts: Sequence[Part], *, order: str) -> Saved | Unsaved:
         unit, generation = self._aboard.held
         self.log.append((asyncio.get_running_loop().time(), unit, generation.step))
         nbytes = next(
             c.nbytes for c in self._aboard.all[unit].candidates if c.generation == generation
         )
         await asyncio.sleep(nbytes / self.rate)
-        return "the disk is full" if unit in self.refuses else Saved(LANE, nbytes, whole=True)
+        if unit in self.refuses:
+            return Unsaved("the disk is full", for_good=True)
+        if unit in self.resets:
+            return Unsaved("connection reset", for_good=False)
+        place = Place(LANE, unit, Owner(0, 0))
+        return Saved(LANE, nbytes, whole=unit not in self.partial, place=place)
 
 
 def staged(name: str, priority: int, *sizes: int) -> Unit:
@@ -158,12 +177,74 @@ async def test_a_failure_costs_its_unit_only() -> None:
 
 async def test_an_older_generation_is_tried_where_the_newest_fails() -> None:
     aboard = Aboard(staged("job", 9, 100, 100))
-    link = Link(aboard, refuses=["job"])
+    link = Link(aboard, resets=["job"])
     async with flushing(aboard, link, Told()) as flush:
         flush.evacuate(order(30.0))
         await flush.settled.wait()
 
     assert [step for _, _, step in link.log] == [9, 8]
+
+
+async def test_a_store_that_has_no_room_is_not_asked_for_room_for_older_ones() -> None:
+    aboard = Aboard(staged("job", 9, 100, 100, 10))
+    link = Link(aboard, refuses=["job"])
+    async with flushing(aboard, link, Told()) as flush:
+        flush.evacuate(order(30.0))
+        await flush.settled.wait()
+
+    assert [step for _, _, step in link.log] == [9, 7]
+
+
+async def test_who_has_nothing_safe_comes_before_a_newer_generation_of_who_has() -> None:
+    aboard = Aboard(staged("greedy", 9, 200), staged("small", 1, 100))
+    link = Link(aboard)
+    async with flushing(aboard, link, Told()) as flush:
+        flush.evacuate(order(30.0))
+        await asyncio.sleep(1.0)
+        newer = (Candidate(Generation(1, 10), 200 * MB), Candidate(Generation(1, 9), 200 * MB))
+        aboard.all["greedy"] = Unit("greedy", 9, 0.0, LANE, newer)
+        await flush.settled.wait()
+
+    assert [(unit, step) for _, unit, step in link.log] == [
+        ("greedy", 9),
+        ("small", 9),
+        ("greedy", 10),
+    ]
+
+
+async def test_a_generation_that_lacks_other_nodes_ranks_is_kept_but_not_durable() -> None:
+    aboard = Aboard(staged("job", 9, 100))
+    async with flushing(aboard, Link(aboard, partial=["job"]), Told()) as flush:
+        flush.evacuate(order(30.0))
+        await flush.settled.wait()
+
+    kept = flush.outcomes["job"]
+    assert isinstance(kept, Kept)
+    assert not kept.durable
+    assert aboard.all["job"].candidates
+    assert not flush.crowded
+
+
+async def test_older_generations_are_thinned_out_where_one_was_completed() -> None:
+    aboard = Aboard(staged("job", 9, 100))
+    async with flushing(aboard, Link(aboard), Told()) as flush:
+        flush.evacuate(order(30.0))
+        await flush.settled.wait()
+
+    assert flush.crowded == {Place(LANE, "job", Owner(0, 0))}
+
+
+async def test_a_callback_that_answers_in_overtime_is_kept_after_all() -> None:
+    slow = Unit("slow", 9, 0.0, LANE, turn_seconds=2.0)
+    aboard = Aboard(slow, staged("next", 1, 100))
+    aboard.turn_takes = 40.0
+    async with flushing(aboard, Link(aboard), Told()) as flush:
+        flush.evacuate(order(30.0))
+        await flush.settled.wait()
+        assert isinstance(flush.outcomes["slow"], Lost)
+        await asyncio.sleep(40.0)
+
+    assert isinstance(flush.outcomes["slow"], Kept)
 
 
 async def test_a_shorter_deadline_changes_the_very_next_step() -> None:
