@@ -1,4 +1,4 @@
-"""PROTOCOL.md says what wire.py and segment.py do, or this fails."""
+"""PROTOCOL.md says what wire and segment.py do, or this fails."""
 
 import json
 import re

@@ -2,8 +2,7 @@ import inspect
 
 import pytest
 
-from evac import wire
-from evac.wire import Cancel, Drain, Hello, Message
+from evac.wire import Cancel, Drain, Hello, Message, messages
 from evacd.workloads.session import WORDS, Door, Stage
 
 
@@ -22,9 +21,9 @@ def test_what_drains_a_node_is_said_at_the_admin_door_alone(stage: Stage) -> Non
 
 
 def test_every_word_for_the_daemon_can_be_said_somewhere() -> None:
-    """Those that wire.py lists before its own answers."""
-    source = inspect.getsource(wire)
+    """Those that evac.wire.messages lists before its own answers."""
+    source = inspect.getsource(messages)
     mine = source[: source.index("# --- daemon -> anyone")]
-    kinds = {kind for kind in wire.MESSAGES.values() if f"class {kind.__name__}(" in mine}
+    kinds = {kind for kind in messages.MESSAGES.values() if f"class {kind.__name__}(" in mine}
     said: set[type[Message]] = set().union(*WORDS.values())
     assert kinds == said
