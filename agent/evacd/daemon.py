@@ -164,6 +164,7 @@ class Daemon:
             machine=Machine(lambda: f"{prefix}-{next(numbers)}"),
             board=self._board,
             saver=Saver(config.store.targets, cache(_open_store), node=self._node),
+            keep=config.store.keep,
             lanes=config.store.targets[:1],
             assumed=config.plan.assumed_bytes_per_second,
             reserve=config.plan.commit_reserve_seconds,

@@ -16,7 +16,7 @@ from evacd.clock import Clock
 from evacd.cordon import Cordon
 from evacd.facts import Kept, Notice, Noticed, Order, Outcome, Probe
 from evacd.flush import Flush
-from evacd.flush.save import Saver
+from evacd.flush.save import Place, Saver
 from evacd.health import SourceHealth, heard
 from evacd.order import Advised, Amended, Given, Machine, StoodDown, Transition, Waiting, Withdrawn
 from evacd.plan import need
@@ -36,6 +36,7 @@ class Evacuation:
         machine: Machine,
         board: Board,
         saver: Saver,
+        keep: int,
         lanes: Iterable[str],
         assumed: float,
         reserve: float,
@@ -51,6 +52,7 @@ class Evacuation:
         """Wire it up.
 
         Args:
+            keep: Whole generations per job that stay in a store.
             assumed: Bytes per second of a lane that was not measured yet.
             reserve: Seconds before the deadline that no step is planned into.
             commit_seconds: Fixed cost of each step's commit.
@@ -67,7 +69,9 @@ class Evacuation:
         self._beside = beside
         self._running: set[Task[None]] = set()
         self._closed: list[Cordon] = []
-        self._notice: Notice | None = None
+        self._notices: dict[tuple[str, str], Notice] = {}
+        self._saver = saver
+        self._keep = keep
         self._reported: dict[str, Outcome] = {}
         self.sources: dict[str, SourceHealth] = {}
         self._commit_seconds = commit_seconds
@@ -90,7 +94,7 @@ class Evacuation:
         """Take one answer of one source; returns when everything urgent is under way."""
         now = self._clock.monotonic()
         if isinstance(probe, Noticed):
-            self._notice = probe.notice
+            self._notices[probe.notice.source, probe.notice.kind] = probe.notice
         for transition in self._machine.feed(probe, now=now):
             self._act(transition)
         before = self.sources.get(source)
@@ -158,9 +162,7 @@ class Evacuation:
             window_seconds=round(window, 3),
             told=told,
         )
-        notice = self._notice or Notice(
-            order.source, order.kind, order.id, order.confidence, order.deadline, order.given
-        )
+        notice = self._notices[order.source, order.kind]
         self._reported.clear()
         self._journal.open(order, notice, node=self._node, boot=self._boot)
         self._record("notice.seen", _notice_facts(notice, window))
@@ -282,7 +284,9 @@ class Evacuation:
         self._announce(departure)
 
     def _idle(self) -> None:
-        """The flush has nothing left to do: say how it went, once per change."""
+        """The flush has nothing left to do: thin out, and say how it went, once per change."""
+        while self.flush.crowded:
+            self._run_beside(self._thin_out(self.flush.crowded.pop()))
         outcomes = self.flush.outcomes
         if self.flush.order is None or outcomes == self._reported:
             return
@@ -293,6 +297,11 @@ class Evacuation:
         self._record("report.written", {"verdict": verdict})
         # What still comes, a newer generation say, is recorded all the same.
         self._journal.close(self.flush.order.id)
+
+    async def _thin_out(self, place: Place) -> None:
+        wrong = await self._saver.thin_out(place, keep=self._keep)
+        if wrong:
+            log.warning("store.crowded", store=place.store, prefix=place.prefix, reason=wrong)
 
     def _record(self, name: str, data: Mapping[str, Any]) -> None:
         """Into the running incident; outside of one there is nothing to record."""

@@ -160,6 +160,53 @@ async def test_what_is_staged_after_the_notice_is_saved_as_well(node: Node) -> N
     }
 
 
+async def test_older_generations_go_when_newer_ones_are_whole(node: Node) -> None:
+    node.start("--store-keep", "2")
+    workload = node.staged(1)
+    prefix = prefix_of(node)
+    node.drain(60.0)
+    for step in range(2, 6):
+        node.settled()
+        workload.do("stage", step=step)
+        node.event("commit.finished", generation={"incarnation": 1, "step": step})
+
+    folders = node.store / prefix
+    until("older ones are gone", lambda: len(list(folders.glob("step-*"))) == 2)
+    assert await states(node, prefix) == {
+        Generation(1, 5): State.COMPLETE,
+        Generation(1, 4): State.COMPLETE,
+    }
+
+
+async def test_a_live_job_does_not_starve_one_that_has_nothing_safe(node: Node) -> None:
+    node.start()
+    node.staged(1, job="greedy", priority=100, nbytes=64 * MEBI)
+    node.staged(1, job="modest", priority=1)
+
+    node.drain(60.0)
+    node.settled()
+
+    first = [e.data["unit"].split("/")[1] for e in node.events() if e.name == "flush.started"]
+    assert first[:2] == ["greedy", "modest"]
+
+
+async def test_a_job_whose_other_ranks_are_elsewhere_is_written_and_not_called_durable(
+    node: Node,
+) -> None:
+    node.start()
+    node.staged(5, rank=0, world=2)
+    prefix = prefix_of(node)
+
+    node.drain()
+    outcomes = node.settled()
+
+    assert outcomes[prefix]["kept"]
+    assert not outcomes[prefix]["durable"]
+    assert await states(node, prefix) == {Generation(1, 5): State.TORN}
+    slots = node.status()["workloads"][0]["slots"]
+    assert not any(slot["durable"] for slot in slots)
+
+
 async def test_a_deadline_that_has_passed_is_overtime_and_not_an_empty_plan(node: Node) -> None:
     node.start()
     node.staged(5)
