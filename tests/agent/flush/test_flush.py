@@ -270,6 +270,17 @@ async def test_a_slower_link_than_assumed_is_believed_at_the_next_step() -> None
     assert [unit for _, unit, _ in link.log] == ["first", "small", "big"]
 
 
+async def test_a_deadline_that_passes_in_mid_file_stops_nothing() -> None:
+    aboard = Aboard(staged("first", 9, 500), staged("second", 1, 500))
+    link = Link(aboard, rate=RATE / 10)
+    async with flushing(aboard, link, Told()) as flush:
+        flush.evacuate(order(12.0))
+        await flush.settled.wait()
+
+    assert link.log == [(0.0, "first", 9), (50.0, "second", 9)]
+    assert all(isinstance(outcome, Kept) for outcome in flush.outcomes.values())
+
+
 async def test_a_stand_down_begins_no_further_step() -> None:
     aboard = Aboard(staged("first", 9, 300), staged("second", 1, 300))
     link = Link(aboard)
