@@ -3,7 +3,8 @@
 A key is a relative path of plain names joined by "/"; implementations refuse any other.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -44,7 +45,8 @@ class Store(Protocol):
         """Write *data* (1-D, contiguous, uint8) under *key*: all of it, or nothing.
 
         Args:
-            progress: Called from any thread with the number of further bytes written.
+            progress: Called with the number of further bytes written, from any thread but the
+                event loop's; as long as it does not return, that thread writes no more.
         """
         ...
 
@@ -85,19 +87,44 @@ class Store(Protocol):
 
 
 def open_store(url: str, *, owner: Owner | None = None) -> Store:
-    """The store behind *url* (``file:///absolute/path``).
+    """The store behind *url*.
+
+    ``file:///absolute/path``, ``s3://bucket/prefix``, ``gs://bucket/prefix`` or ``az://container/prefix``;
+    options follow as ``?endpoint=http://host:port&...``, and what opens a store never stands in its URL.
 
     Args:
-        owner: Whose files and folders new ones become; the process's own by default.
+        owner: Whose files and folders new ones become, where a store has such; the process's own by default.
 
     Raises:
-        ConfigError: No such kind of store, or a malformed URL.
+        ConfigError: No such kind of store, a malformed URL, or the packages for it are not installed.
     """
     scheme, _, rest = url.partition("://")
+    # Each library is loaded by the store that needs it, when a URL asks for that one.
     if scheme == "file":
         from evac.store.local import LocalStore
 
         if not rest.startswith("/"):
             raise ConfigError("store", url, "an absolute path: file:///mnt/checkpoints")
         return LocalStore(rest, owner=owner)
-    raise ConfigError("store", url, "a URL of a kind that this version knows: file://")
+    if scheme == "s3":
+        with _needs("s3"):
+            from evac.store.s3 import S3Store
+        return S3Store.from_url(url)
+    if scheme == "gs":
+        with _needs("gcs"):
+            from evac.store.gcs import GcsStore
+        return GcsStore.from_url(url)
+    if scheme == "az":
+        with _needs("azure"):
+            from evac.store.azure import AzureStore
+        return AzureStore.from_url(url)
+    raise ConfigError("store", url, "a URL of a kind that this version knows: file, s3, gs or az")
+
+
+@contextmanager
+def _needs(extra: str) -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        cure = f"the packages of evac[{extra}]: pip install 'evac[{extra}]'"
+        raise ConfigError("store", f"no module named {error.name}", cure) from error

@@ -12,7 +12,6 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from evac.errors import StoreRejected
 from evac.store import Owner
 
 FILE_MODE = 0o640
@@ -20,19 +19,6 @@ FOLDER_MODE = 0o750
 # The root itself holds one folder per owner and must let each of them pass.
 ROOT_MODE = 0o755
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-
-
-def split(key: str) -> tuple[str, ...]:
-    """The components of a key.
-
-    Raises:
-        StoreRejected: The key is not plain names joined by "/".
-    """
-    parts = tuple(key.split("/"))
-    for part in parts:
-        if part in ("", ".", "..") or "\0" in part:
-            raise StoreRejected(key, "not a relative path of plain names")
-    return parts
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from functools import partial
 from threading import Event
 
 from evac.errors import StoreMissing, StoreRejected, StoreUnavailable
-from evac.store import Entry, Owner, aside, beneath, direct
+from evac.store import Entry, Owner, aside, beneath, direct, keys
 from evac.store.threads import in_thread, pool
 
 # `get` is for manifests and the like; a body is read by `read`.
@@ -255,7 +255,7 @@ class LocalStore:
 
 
 def _split(key: str) -> tuple[str, ...]:
-    parts = beneath.split(key)
+    parts = keys.split(key)
     if aside.is_temporary(parts[-1]):
         raise StoreRejected(key, "the name of a temporary file")
     return parts

@@ -1,0 +1,101 @@
+"""What an object store's answer means: worth another try or not, in a few words for a person.
+
+Only what is named here is told on. The servers' and libraries' own texts repeat URLs, and a URL may
+carry a signature that opens the store.
+
+Codes: Amazon S3 API Reference, "Error responses"; Azure Blob service error codes; Google Cloud
+Storage "HTTP status and error codes" (read 2026-11).
+"""
+
+import re
+
+from evac.errors import StoreError, StoreMissing, StoreRejected, StoreUnavailable
+
+_NO_OBJECT = {"NoSuchKey", "BlobNotFound", "notFound"}
+_NO_BUCKET = {"NoSuchBucket", "ContainerNotFound", "InvalidBucketName", "ContainerBeingDeleted"}
+_THROTTLED = {"SlowDown", "ServerBusy", "Throttling", "TooManyRequests", "RequestLimitExceeded"}
+# The next request is signed with newer keys.
+_EXPIRED = {"ExpiredToken", "RequestExpired", "TokenRefreshRequired"}
+_REJECTED = {
+    "RequestTimeTooSkewed": "this machine's clock is wrong",
+    "AuthorizationHeaderMalformed": "the bucket is in another region",
+    "PermanentRedirect": "the bucket is in another region",
+    "IllegalLocationConstraintException": "the bucket is in another region",
+    "InvalidRegion": "the bucket is in another region",
+    "QuotaExceeded": "quota exceeded",
+    "InsufficientAccountPermissions": "access denied (InsufficientAccountPermissions)",
+    "AccountIsDisabled": "the account is disabled",
+    "EntityTooLarge": "too large for this store",
+    "InvalidObjectState": "archived: it must be restored first",
+    "BlobImmutableDueToPolicy": "a retention policy forbids to replace it",
+    "BlobArchived": "archived: it must be restored first",
+}
+_STATUS = re.compile(r"status code: (\d{3})|\(code: (\d{3})\)")
+_CODE = re.compile(r"<Code>\s*(\w+)\s*</Code>|x-ms-error-code: (\w+)")
+
+# How obstore's and requests' texts tell what happened when there was no answer.
+_SILENCE = (
+    (re.compile(r"dns error|failed to lookup|Name or service not known|NameResolution"), True,
+     "its host name cannot be resolved"),
+    (re.compile(r"InvalidCertificate|CERTIFICATE_VERIFY|UnknownIssuer"), False,
+     "TLS: its certificate is not trusted"),
+    (re.compile(r"InvalidContentType|WRONG_VERSION_NUMBER|CorruptMessage|HandshakeFailure"), False,
+     "TLS: the other side speaks something else"),
+    (re.compile(r"kind: Timeout|TimedOut|timed out|Timeout"), True, "timed out"),
+    (re.compile(r"ConnectionRefused|Connection refused"), True, "connection refused"),
+    (re.compile(r"Unreachable|No route"), True, "network unreachable"),
+    (re.compile(r"ConnectionReset|BrokenPipe|Interrupted|Broken pipe|reset by peer|Remote end closed"
+                r"|IncompleteMessage|ConnectionAborted|UnexpectedEof|closed|IncompleteRead"), True,
+     "connection lost"),
+    (re.compile(r"kind: Decode|InvalidGetResponse|error decoding"), True, "half an answer"),
+)  # fmt: skip
+
+
+def of_text(key: str, text: str) -> StoreError:
+    """What an error of obstore's means, from its text.
+
+    Args:
+        text: As `str(error)` has it: the answer's status and body, or how there was none.
+    """
+    status = _STATUS.search(text)
+    if status is None and ("InvalidRangeRequest" in text or "NotPartial" in text):
+        return StoreRejected(key, "it does not give that range")
+    if status is None:
+        return of_silence(key, text)
+    code = _CODE.search(text)
+    return of_status(
+        key, int(status[1] or status[2]), next(filter(None, code.groups()), "") if code else ""
+    )
+
+
+def of_status(key: str, status: int, code: str) -> StoreError:
+    """What an HTTP answer means.
+
+    Args:
+        code: The store's own word for the error; "" where it said none.
+    """
+    named = f"HTTP {status} {code}".strip()
+    if code in _EXPIRED:
+        return StoreUnavailable(key, f"credentials have expired ({code})")
+    if code in _NO_BUCKET:
+        return StoreRejected(key, "no such bucket or container")
+    if code in _REJECTED:
+        return StoreRejected(key, _REJECTED[code])
+    if status == 404 and (code in _NO_OBJECT or not code):
+        return StoreMissing(key, "no such object")
+    if status in (401, 403):
+        return StoreRejected(key, f"access denied ({named})")
+    if status == 429 or code in _THROTTLED:
+        return StoreUnavailable(key, f"throttled ({named})")
+    # 408 and RequestTimeout: the body came too slowly. 409: somebody else was at it just now.
+    if status in (408, 409, 425) or code in ("RequestTimeout", "NoSuchUpload") or status >= 500:
+        return StoreUnavailable(key, f"the store failed ({named})")
+    return StoreRejected(key, f"the store refused ({named})")
+
+
+def of_silence(key: str, text: str) -> StoreError:
+    """What it means that no answer came, from how the library tells it."""
+    for pattern, again, reason in _SILENCE:
+        if pattern.search(text):
+            return StoreUnavailable(key, reason) if again else StoreRejected(key, reason)
+    return StoreUnavailable(key, "no answer")

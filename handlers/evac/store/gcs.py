@@ -1,0 +1,340 @@
+"""Google Cloud Storage: ``gs://bucket/prefix`` (and ``endpoint=http://host:port`` for an emulator).
+
+A large body goes as parallel part objects below ``.evac-parts/<random>/``, which are then
+composed under its key and deleted. Each part's checksum is compared with the store's before, and the
+whole's after, so a body that was damaged on the way never gets its name unnoticed. Turned down:
+resumable uploads (one connection) and the XML API's multipart (no test server answers it).
+"""
+
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from functools import partial
+from random import uniform
+from threading import Event, Lock
+
+from crc32c import crc32c
+
+from evac.errors import StoreError, StoreMissing, StoreRejected, StoreUnavailable
+from evac.store import Entry
+from evac.store.direct import Stopped
+from evac.store.gcs_calls import Body, Calls, Made
+from evac.store.keys import split
+from evac.store.location import Location, parse
+from evac.store.parts import SINGLE, part_nbytes
+from evac.store.sums import combined
+from evac.store.threads import in_thread, pool
+
+OPTIONS = ("connections", "endpoint")
+PARTS = ".evac-parts"
+# One compose call takes no more.
+COMPOSE = 32
+CONNECTIONS = 8
+GET_LIMIT = 256 * 1024 * 1024
+# Of one part; a lost one must not cost the body.
+TRIES = 4
+# The newest part of a put that lives is never older than this.
+PART_SECONDS = 300.0
+
+
+class GcsStore:
+    """A `Store` in a bucket.
+
+    Args:
+        location: As `parse` gave it.
+    """
+
+    def __init__(self, location: Location) -> None:
+        self._location = location
+        self._connections = int(location.options.get("connections", CONNECTIONS))
+        self._calls = Calls(
+            location.bucket,
+            endpoint=location.options.get("endpoint"),
+            connections=self._connections + 2,
+        )
+
+    @classmethod
+    def from_url(cls, url: str) -> "GcsStore":
+        """The store behind ``gs://...``.
+
+        Raises:
+            ConfigError: Malformed, or it holds what may not stand in a URL.
+        """
+        return cls(parse(url, options=OPTIONS))
+
+    def __repr__(self) -> str:
+        return f"GcsStore({self.url!r})"
+
+    @property
+    def url(self) -> str:
+        """As configured, without anything secret."""
+        return self._location.url
+
+    async def put(
+        self, key: str, data: memoryview, *, progress: Callable[[int], None] | None = None
+    ) -> None:
+        """See `Store.put`. When cancelled, stops within 1 MiB per connection and deletes its parts."""
+        _checked(key)
+        await in_thread(partial(self._put, key, data, progress))
+
+    async def create(self, key: str, data: bytes) -> bool:
+        """See `Store.create`.
+
+        False may speak of our own, where a first answer was lost. Callers compare what is there.
+        """
+        _checked(key)
+        return await in_thread(partial(self._create, key, data))
+
+    async def get(self, key: str) -> bytes:
+        """See `Store.get`; at most 256 MiB."""
+        _checked(key)
+        return await in_thread(partial(self._get, key))
+
+    async def read(self, key: str, offset: int, into: memoryview) -> int:
+        """See `Store.read`."""
+        _checked(key)
+        return await in_thread(partial(self._read, key, offset, into))
+
+    async def list(self, prefix: str) -> Sequence[Entry]:
+        """See `Store.list`; parts of bodies that are on their way are left out."""
+        if prefix:
+            split(prefix)
+        return await in_thread(partial(self._list, prefix))
+
+    async def delete(self, key: str) -> None:
+        """See `Store.delete`."""
+        _checked(key)
+        with suppress(StoreMissing):
+            await in_thread(lambda _: self._calls.delete(self._location.key(key), key=key))
+
+    async def clean(self, *, older_than: float = 60.0) -> int:
+        """Delete part objects of puts that ended long ago; how many they were.
+
+        Args:
+            older_than: Seconds since the newest part of a put, and five minutes in which one may be on
+                its way.
+        """
+        return await in_thread(partial(self._clean, older_than))
+
+    def _put(
+        self, key: str, data: memoryview, progress: Callable[[int], None] | None, stop: Event
+    ) -> None:
+        with data.cast("B") as view:
+            upload = _Upload(self._calls, key, view, stop, progress)
+            if view.nbytes <= SINGLE:
+                upload.whole(self._location.key(key))
+                return
+            folder = self._location.key(f"{PARTS}/{secrets.token_hex(8)}")
+            try:
+                upload.parts(folder, threads=self._connections)
+                self._join(key, folder, upload)
+            finally:
+                self._forget(f"{folder}/", key)
+
+    def _join(self, key: str, folder: str, upload: "_Upload") -> None:
+        """Compose parts until one is left, which gets the key."""
+        made = upload.made()
+        level = 0
+        while len(made) > COMPOSE:
+            level += 1
+            groups = [made[start : start + COMPOSE] for start in range(0, len(made), COMPOSE)]
+            made = [
+                self._composed(key, f"{folder}/c{level}-{number:05}", group, upload.stop)
+                for number, group in enumerate(groups)
+            ]
+        self._composed(key, self._location.key(key), made, upload.stop)
+
+    def _composed(self, key: str, name: str, parts: Sequence[Made], stop: Event) -> Made:
+        def compose() -> Made:
+            return self._calls.compose(name, [part.name for part in parts], key=key)
+
+        made = _tried(compose, stop)
+        nbytes = sum(part.nbytes for part in parts)
+        crc = combined([(part.crc32c or 0, part.nbytes) for part in parts])
+        if made.nbytes != nbytes or made.crc32c not in (None, crc):
+            with suppress(StoreError):
+                self._calls.delete(name, key=key)
+            raise StoreUnavailable(key, "the store composed other bytes than were sent")
+        return Made(made.name, nbytes, crc, made.created)
+
+    def _create(self, key: str, data: bytes, stop: Event) -> bool:
+        name = self._location.key(key)
+        try:
+            _tried(lambda: self._calls.create(name, data, key=key), stop)
+        except FileExistsError:
+            return False
+        return True
+
+    def _get(self, key: str, stop: Event) -> bytes:
+        nbytes = self._calls.describe(self._location.key(key), key=key).nbytes
+        if nbytes > GET_LIMIT:
+            raise StoreRejected(key, f"{nbytes} bytes, expected at most {GET_LIMIT}")
+        buffer = bytearray(nbytes)
+        with memoryview(buffer) as into:
+            got = self._read(key, 0, into, stop)
+        return bytes(buffer[:got])
+
+    def _read(self, key: str, offset: int, into: memoryview, stop: Event) -> int:
+        name, got = self._location.key(key), 0
+        with into.cast("B") as view:
+            if not view.nbytes:
+                self._calls.describe(name, key=key)
+                return 0
+            with self._calls.reading(name, offset, view.nbytes, key=key) as stream:
+                while stream is not None and got < view.nbytes:
+                    if stop.is_set():
+                        raise Stopped
+                    with view[got : got + 1024 * 1024] as piece, _reading(key):
+                        step = stream.readinto(piece)
+                    if not step:
+                        break
+                    got += step
+        return got
+
+    def _list(self, prefix: str, stop: Event) -> Sequence[Entry]:
+        root = self._location.key("")
+        found, _ = self._calls.list(
+            self._location.key(f"{prefix}/" if prefix else ""), key=prefix or "."
+        )
+        entries = (Entry(one.name.removeprefix(root), one.nbytes) for one in found)
+        kept = [one for one in entries if not one.key.startswith(f"{PARTS}/")]
+        return sorted(kept, key=lambda entry: entry.key)
+
+    def _clean(self, older_than: float, stop: Event) -> int:
+        found, now = self._calls.list(self._location.key(f"{PARTS}/"), key=PARTS)
+        newest: dict[str, Made] = {}
+        for one in found:
+            folder = one.name.rpartition("/")[0]
+            if folder not in newest or newest[folder].created < one.created:
+                newest[folder] = one
+        before = now - timedelta(seconds=older_than + PART_SECONDS)
+        dead = [one for one in found if newest[one.name.rpartition("/")[0]].created <= before]
+        for one in dead:
+            with suppress(StoreMissing):
+                self._calls.delete(one.name, key=PARTS)
+        return len(dead)
+
+    def _forget(self, prefix: str, key: str) -> None:
+        """Delete the parts of a put that has ended; what cannot be deleted now is `clean`'s."""
+        with suppress(StoreError):
+            found, _ = self._calls.list(prefix, key=key)
+            for one in found:
+                with suppress(StoreMissing):
+                    self._calls.delete(one.name, key=key)
+
+
+class _Upload:
+    """A body on its way, shared by the threads that send it."""
+
+    def __init__(
+        self,
+        calls: Calls,
+        key: str,
+        data: memoryview,
+        stop: Event,
+        progress: Callable[[int], None] | None,
+    ) -> None:
+        self.stop = stop
+        self._calls = calls
+        self._key = key
+        self._data = data
+        self._progress = progress
+        self._size = part_nbytes(data.nbytes, most=COMPOSE * COMPOSE)
+        self._lock = Lock()
+        self._error: Exception | None = None
+        self._next = 0
+        self._made: dict[int, Made] = {}
+
+    def whole(self, name: str) -> None:
+        """Send it in one request, under its own name."""
+        self._send(name, 0, self._data.nbytes)
+
+    def parts(self, folder: str, *, threads: int) -> None:
+        """Send it as objects in *folder*; the calling thread works, too."""
+        count = -(-self._data.nbytes // self._size)
+        lent: list[Future[None]] = []
+        with suppress(RuntimeError):  # the interpreter shuts down: this thread sends it all
+            lent.extend(pool().submit(self._drain, folder) for _ in range(min(threads, count) - 1))
+        self._drain(folder)
+        for helper in lent:
+            if not helper.cancel():  # one that never got a thread has nothing left to do
+                helper.result()
+        if self._error is not None:
+            raise self._error
+
+    def made(self) -> Sequence[Made]:
+        """The parts, in order."""
+        return [self._made[start] for start in sorted(self._made)]
+
+    def _drain(self, folder: str) -> None:
+        try:
+            while (start := self._take()) is not None:
+                end = min(start + self._size, self._data.nbytes)
+                self._made[start] = self._send(f"{folder}/{start // self._size:05}", start, end)
+        except Exception as error:  # noqa: BLE001 - handed to the thread that asked
+            with self._lock:
+                self._error = self._error or error
+
+    def _take(self) -> int | None:
+        with self._lock:
+            if self._error is not None or self._next >= self._data.nbytes:
+                return None
+            start = self._next
+            self._next += self._size
+            return start
+
+    def _send(self, name: str, start: int, end: int) -> Made:
+        with self._data[start:end] as part:
+            crc = crc32c(part)
+
+            def insert() -> Made:
+                body = Body(part, alive=self._alive)
+                made = self._calls.insert(name, body, key=self._key)
+                if made.nbytes != part.nbytes or made.crc32c not in (None, crc):
+                    with suppress(StoreError):
+                        self._calls.delete(name, key=self._key)
+                    raise StoreUnavailable(self._key, "damaged on its way: checksums differ")
+                return Made(name, part.nbytes, crc, made.created)
+
+            made = _tried(insert, self.stop)
+            if self._progress is not None and part.nbytes:
+                self._progress(part.nbytes)
+            return made
+
+    def _alive(self) -> None:
+        if self.stop.is_set() or self._error is not None:
+            raise Stopped
+
+
+def _tried(work: Callable[[], Made], stop: Event) -> Made:
+    """Do it again while that may help, a few times."""
+    for attempt in range(TRIES):
+        if stop.is_set():
+            raise Stopped
+        try:
+            return work()
+        except StoreUnavailable:
+            if attempt == TRIES - 1:
+                raise
+            stop.wait(uniform(0, 0.2 * 2**attempt))
+    raise AssertionError("unreachable")
+
+
+@contextmanager
+def _reading(key: str) -> Iterator[None]:
+    """Errors in mid-body come from below requests, which no longer sees them."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] not in ("urllib3", "http", "builtins"):
+            raise
+        raise StoreUnavailable(key, "connection lost in mid-answer") from error
+
+
+def _checked(key: str) -> None:
+    if split(key)[0] == PARTS:
+        raise StoreRejected(key, "the name of a part")

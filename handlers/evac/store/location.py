@@ -1,0 +1,82 @@
+"""Where an object store is, as one URL: ``scheme://bucket/prefix?option=value``.
+
+A URL is printed, logged and kept in manifests, so nothing secret may be in it: what opens a
+store comes from the environment or from the machine's own identity.
+"""
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+
+from evac.errors import ConfigError
+
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,221}")
+# No user:password@, no query: an endpoint is a host, and for Azurite a first path component.
+_ENDPOINT = re.compile(
+    r"https?://[A-Za-z0-9._-]+(\[[0-9a-f:]+\])?(:[0-9]{1,5})?(/[A-Za-z0-9._-]+)*/?"
+)
+
+
+@dataclass(frozen=True)
+class Location:
+    """One object store.
+
+    Attributes:
+        bucket: Or container.
+        prefix: What all keys begin with; "" for none, else without slashes at its ends.
+        options: From the URL's query.
+    """
+
+    scheme: str
+    bucket: str
+    prefix: str
+    options: Mapping[str, str]
+
+    @property
+    def url(self) -> str:
+        """The same for all ways to write it, and with nothing secret."""
+        path = f"/{quote(self.prefix)}" if self.prefix else ""
+        query = f"?{urlencode(sorted(self.options.items()), safe=':/')}" if self.options else ""
+        return f"{self.scheme}://{self.bucket}{path}{query}"
+
+    def key(self, name: str) -> str:
+        """The object's name in the bucket."""
+        return f"{self.prefix}/{name}" if self.prefix else name
+
+
+def parse(url: str, *, options: Collection[str]) -> Location:
+    """Take a store's URL apart.
+
+    Args:
+        options: Those that this kind of store knows.
+
+    Raises:
+        ConfigError: Malformed, of an unknown option, or with a password; it repeats no secret.
+    """
+    split = urlsplit(url)
+    shown = f"{split.scheme}://{split.netloc.rpartition('@')[2]}{split.path}"
+    if "@" in split.netloc:
+        raise ConfigError("store", shown, "no user and no password in a URL: use the environment")
+    if not _BUCKET.fullmatch(split.netloc) or split.fragment:
+        raise ConfigError("store", shown, f"{split.scheme}://bucket/prefix")
+    prefix = unquote(split.path).strip("/")
+    if prefix and any(part in ("", ".", "..") for part in prefix.split("/")):
+        raise ConfigError("store", shown, "a prefix of plain names joined by single slashes")
+    try:
+        given = (
+            dict(parse_qsl(split.query, keep_blank_values=True, strict_parsing=True))
+            if (split.query)
+            else {}
+        )
+    except ValueError:
+        raise ConfigError("store", shown, "options as ?name=value&name=value") from None
+    for name, value in given.items():
+        if name not in options:
+            known = ", ".join(sorted(options))
+            raise ConfigError("store", f"{shown}?{name}=", f"one of these options: {known}")
+        if name == "endpoint" and not _ENDPOINT.fullmatch(value):
+            raise ConfigError("store", f"{shown}?endpoint=", "http(s)://host:port")
+        if name == "connections" and not (value.isdecimal() and 1 <= int(value) <= 64):
+            raise ConfigError("store", f"{shown}?connections=", "a number from 1 to 64")
+    return Location(split.scheme, split.netloc, prefix, given)

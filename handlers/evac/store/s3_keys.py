@@ -1,0 +1,94 @@
+"""Keys that open S3: boto3's chain finds them, obstore signs with them, and they are renewed in time.
+
+obstore has a chain of its own, without profiles, SSO and credential processes.
+"""
+
+import os
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from threading import Event, Lock
+from typing import TYPE_CHECKING, Any
+
+from evac.errors import StoreError
+from evac.store.s3_aside import SECONDS, ask_blocking
+from evac.store.threads import in_thread
+
+if TYPE_CHECKING:  # it exists for type checkers alone
+    from obstore.store import S3Credential
+
+# obstore asks again when less than five minutes are left; a little more, so that we have new ones.
+EARLY = timedelta(minutes=6)
+
+
+@dataclass(frozen=True)
+class Keys:
+    """What signs a request; its text form shows none of it."""
+
+    access: str = field(repr=False)
+    secret: str = field(repr=False)
+    token: str | None = field(default=None, repr=False)
+    expires: datetime | None = None
+
+    def due(self, now: datetime, *, early: timedelta = EARLY) -> bool:
+        """Whether it is time for new ones."""
+        return self.expires is not None and self.expires - early <= now
+
+
+class Chain:
+    """The keys of this process; a callable as obstore wants it.
+
+    Static ones in the environment are taken as they are, without asking anybody.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._keys: Keys | None = None
+        self.region: str | None = None
+
+    async def ready(self) -> Keys:
+        """The keys, found now if need be.
+
+        Raises:
+            StoreError: There are none.
+        """
+        keys = self._keys
+        if keys is not None and not keys.due(datetime.now(UTC)):
+            return keys
+        return await in_thread(self._renewed)
+
+    def __call__(self) -> "S3Credential":
+        """For obstore's threads."""
+        keys = self._renewed(Event())
+        return {
+            "access_key_id": keys.access,
+            "secret_access_key": keys.secret,
+            "token": keys.token,
+            "expires_at": keys.expires,
+        }
+
+    def _renewed(self, stop: Event) -> Keys:
+        with self._lock:  # one asks, and all others wait for what it brings
+            now = datetime.now(UTC)
+            if self._keys is None or self._keys.due(now):
+                try:
+                    self._keys = self._found(stop)
+                except StoreError:
+                    # Those that we have are good for a few more minutes; then it is told.
+                    if self._keys is None or self._keys.due(now, early=timedelta()):
+                        raise
+            return self._keys
+
+    def _found(self, stop: Event) -> Keys:
+        access = os.environ.get("AWS_ACCESS_KEY_ID")
+        secret = os.environ.get("AWS_SECRET_ACCESS_KEY")
+        if access and secret:
+            return Keys(access, secret, os.environ.get("AWS_SESSION_TOKEN"))
+        answer: dict[str, Any] = ask_blocking({"do": "credentials"}, "credentials", SECONDS, stop)
+        self.region = answer["region"]
+        expires = answer["expires"]
+        return Keys(
+            answer["access"],
+            answer["secret"],
+            answer["token"],
+            datetime.fromisoformat(expires) if expires else None,
+        )

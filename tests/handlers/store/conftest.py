@@ -1,0 +1,58 @@
+"""The real servers, each once for a whole run; one that cannot run here skips its tests by name."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from tests.services import azure, gcs, s3
+from tests.services.process import Unavailable
+
+Server = TypeVar("Server")
+_numbers = itertools.count()
+
+
+def fresh() -> str:
+    """A prefix that no other test uses."""
+    return f"some/where-{next(_numbers)}"
+
+
+@pytest.fixture(scope="session")
+def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[s3.S3Server]:
+    for server in _running(s3.seaweed, tmp_path_factory.mktemp("seaweed")):
+        server.call("create_bucket", Bucket="evac-test")
+        yield server
+
+
+@pytest.fixture(scope="session")
+def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[s3.S3Server]:
+    for server in _running(s3.moto, tmp_path_factory.mktemp("moto")):
+        server.call("create_bucket", Bucket="evac-test")
+        yield server
+
+
+@pytest.fixture(scope="session")
+def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[azure.AzureServer]:
+    for server in _running(azure.azurite, tmp_path_factory.mktemp("azurite")):
+        server.make_container("evac-test")
+        yield server
+
+
+@pytest.fixture(scope="session")
+def fake_gcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[gcs.GcsServer]:
+    for server in _running(gcs.fake_gcs, tmp_path_factory.mktemp("gcs")):
+        server.make_bucket("evac-test")
+        yield server
+
+
+def _running(
+    server: Callable[[Path], AbstractContextManager[Server]], folder: Path
+) -> Iterator[Server]:
+    try:
+        with server(folder) as running:
+            yield running
+    except Unavailable as why:
+        pytest.skip(str(why))
