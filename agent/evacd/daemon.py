@@ -227,7 +227,7 @@ class Daemon:
     async def _learn(self, evacuation: Evacuation, lane: str) -> None:
         """Learn the lane's rate; before that, end what a killed predecessor left there."""
         store = open_store(lane)
-        tidied = await tidy(store)
+        tidied = await tidy(store, node=self._node)
         if tidied.removed or tidied.finished or tidied.reason:
             log.info(
                 "store.tidied",
@@ -236,7 +236,14 @@ class Daemon:
                 finished=[f"{prefix} {generation}" for prefix, generation in tidied.finished],
                 reason=tidied.reason,
             )
-        found = await measure(store, clock=self._clock, node=self._node)
+        found = await measure(
+            store,
+            clock=self._clock,
+            node=self._node,
+            stop=lambda: evacuation.flush.order is not None,
+        )
+        if found is None:
+            return
         if isinstance(found, StoreError):
             log.warning("lane.unmeasured", store=lane, reason=found.reason)
             return

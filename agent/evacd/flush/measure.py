@@ -1,36 +1,84 @@
 """Learns a lane's rate before it matters: write a probe object, time it, forget it."""
 
 import mmap
+import re
 import secrets
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from evac.errors import StoreError
 from evac.store import Store
 from evacd.clock import Clock
 
-PROBE_NBYTES = 32 * 1024 * 1024
-# A fast disk is timed over more than one put, a slow one does not have to take more.
+PROBES = "evac-probe"
+# What a slow link takes in a second or two; a fast one is asked for more.
+FIRST_NBYTES = 4 * 1024 * 1024
+# The whole buffer: the daemon is to stay small, also at its start.
+PROBE_NBYTES = 8 * 1024 * 1024
+# What takes longer than this was long enough to be timed.
+_LONG_SECONDS = 0.05
 _ENOUGH_SECONDS = 0.25
-_MOST_PUTS = 8
+_MOST_PUTS = 16
+_PAGE = 4096
+# Longer than the records that file systems compress one by one.
+_RANDOM_NBYTES = 256 * 1024
 
 
-async def measure(store: Store, *, clock: Clock, node: str) -> tuple[int, float] | StoreError:
+def is_probe(key: str, node: str) -> bool:
+    """Whether *key* is a probe that some daemon of *node* has written."""
+    return re.fullmatch(rf"{PROBES}/{re.escape(node)}-[0-9a-f]{{8}}\.bin", key) is not None
+
+
+async def measure(
+    store: Store, *, clock: Clock, node: str, stop: Callable[[], bool]
+) -> tuple[int, float] | StoreError | None:
     """Bytes and seconds of some durable puts, or why there was none.
 
     The first, tiny object pays for what is paid once: folders, connections, name look-ups.
+
+    Args:
+        stop: Asked before every put: whether the link is wanted for something better.
+
+    Returns:
+        None where *stop* said so before anything was timed.
     """
-    # Page-aligned like a slot, and never all zeros, which some disks do not store.
-    memory = mmap.mmap(-1, PROBE_NBYTES)
-    memory.write(secrets.token_bytes(4096) * (PROBE_NBYTES // 4096))
-    key = f"evac-probe/{node}-{secrets.token_hex(4)}.bin"
-    view = memoryview(memory)
+    key = f"{PROBES}/{node}-{secrets.token_hex(4)}.bin"
+    # Page-aligned like a slot. Not closed by hand: a put that was cancelled may read on.
+    view = memoryview(_filled(PROBE_NBYTES))
+    timed: list[tuple[int, float]] = []
     try:
-        await store.put(key, view[:4096])
-        began = clock.monotonic()
-        puts, took = 0, 0.0
-        while puts < _MOST_PUTS and took < _ENOUGH_SECONDS:
-            await store.put(key, view)
-            puts, took = puts + 1, clock.monotonic() - began
-        await store.delete(key)
+        if stop():
+            return None
+        await store.put(key, view[:_PAGE])
+        while not (stop() or _enough(timed)):
+            nbytes = PROBE_NBYTES if timed else FIRST_NBYTES
+            began = clock.monotonic()
+            await store.put(key, view[:nbytes])
+            timed.append((nbytes, clock.monotonic() - began))
     except StoreError as error:
         return error
-    return puts * PROBE_NBYTES, took
+    finally:
+        # One that stays is found by `tidy` at the next start.
+        with suppress(StoreError):
+            await store.delete(key)
+    # The first, smaller one only found out whether more is of use.
+    counted = timed[1:] or timed
+    if not counted:
+        return None
+    return sum(nbytes for nbytes, _ in counted), sum(took for _, took in counted)
+
+
+def _enough(timed: Sequence[tuple[int, float]]) -> bool:
+    if not timed:
+        return False
+    took = sum(seconds for _, seconds in timed)
+    return timed[-1][1] >= _LONG_SECONDS or took >= _ENOUGH_SECONDS or len(timed) > _MOST_PUTS
+
+
+def _filled(nbytes: int) -> mmap.mmap:
+    """With what no disk compresses, and without a second buffer of its size."""
+    memory = mmap.mmap(-1, nbytes)
+    block = secrets.token_bytes(_RANDOM_NBYTES)
+    for _ in range(nbytes // _RANDOM_NBYTES):
+        memory.write(block)
+    return memory

@@ -6,6 +6,7 @@ from evac.commit import finish_all, jobs
 from evac.errors import EvacError
 from evac.generation import Generation
 from evac.store import Store
+from evacd.flush.measure import PROBES, is_probe
 
 
 @dataclass(frozen=True)
@@ -13,7 +14,7 @@ class Tidied:
     """What was found.
 
     Attributes:
-        removed: Files that killed writers of ours had left.
+        removed: Files that killed writers of ours had left, probes included.
         finished: Prefix and generation of what only lacked its last file.
         reason: What could not be looked at; "" where all could.
     """
@@ -23,13 +24,21 @@ class Tidied:
     reason: str = ""
 
 
-async def tidy(store: Store) -> Tidied:
-    """Look through the whole store; one job that cannot be read costs no other anything."""
+async def tidy(store: Store, *, node: str) -> Tidied:
+    """Look through the whole store; one job that cannot be read costs no other anything.
+
+    Args:
+        node: Whose old probes are ours.
+    """
     finished: list[tuple[str, Generation]] = []
     reasons: list[str] = []
     removed = 0
     try:
         removed = await store.clean()
+        for entry in await store.list(PROBES):
+            if is_probe(entry.key, node):
+                await store.delete(entry.key)
+                removed += 1
         prefixes = await jobs(store)
     except EvacError as error:
         return Tidied(removed, reason=str(error))
