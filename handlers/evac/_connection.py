@@ -1,5 +1,6 @@
 """The thread that owns the socket: connect, register, listen, and come back after a loss."""
 
+import errno
 import logging
 import os
 import select
@@ -36,6 +37,7 @@ log = logging.getLogger("evac")
 Answer: TypeAlias = Callable[[Message | None, int | None], None]
 Late: TypeAlias = Callable[[Message], None]
 
+_UNTRIED = "not connected yet"
 FIRST_RETRY, LAST_RETRY = 1.0, 15.0
 # A daemon that accepts and then says nothing is as good as none.
 _HANDSHAKE_SECONDS = 10.0
@@ -69,13 +71,20 @@ class Connection:
     """
 
     def __init__(
-        self, settings: Settings, hear: Callable[[Message], None], clock: Monotonic = monotonic
+        self,
+        settings: Settings,
+        hear: Callable[[Message], None],
+        clock: Monotonic = monotonic,
+        *,
+        quiet: bool = False,
     ) -> None:
         self.path = settings.socket
         self.changed = Condition()
         self.count = 0
         self.welcome: Welcome | None = None
         self.registered: Registered | None = None
+        # When the daemon was lost, in seconds on the clock; None on board, or never been there.
+        self.lost: float | None = None
         self._register = settings.register
         self._hear = hear
         self._clock = clock
@@ -83,8 +92,8 @@ class Connection:
         self._line: _Line | None = None
         self._last_id = 0
         self._closing = False
-        self._outages = Outages(self.path)
-        self._why = "not connected yet"
+        self._outages = Outages(self.path, quiet=quiet)
+        self._why = _UNTRIED
         self._thread = Thread(target=self._run, name="evac", daemon=True)
 
     def start(self) -> None:
@@ -96,6 +105,12 @@ class Connection:
         """Whether the daemon has this workload on board right now."""
         line = self._line
         return line is not None and line.registered
+
+    def absence(self) -> str:
+        """For a person; before the first try has ended, from a look at the socket's file."""
+        if self._why == _UNTRIED and not os.path.exists(self.path):
+            return cure(FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)))
+        return self._why
 
     def missing(self) -> NotConnected:
         """Why there is no answer to be had, as an error."""
@@ -267,6 +282,7 @@ class Connection:
         with self.changed:
             self.registered = message
             self.count += 1
+            self.lost = None
             line.registered = True
             # Before any caller wakes up: what was true of the last daemon is not of this one.
             self._hear(message)
@@ -283,6 +299,8 @@ class Connection:
     def _drop(self, reason: str) -> None:
         with self.changed:
             line, self._line = self._line, None
+            if line is not None and line.registered:
+                self.lost = self._clock()
             if not self._closing:
                 self._why = reason
             pending = list(line.pending.values()) if line else []

@@ -7,10 +7,15 @@ log = logging.getLogger("evac")
 
 
 class Outages:
-    """One warning when it begins; the tries that follow are quiet."""
+    """One warning when it begins; the tries that follow are quiet.
 
-    def __init__(self, path: str) -> None:
+    Args:
+        quiet: Somebody else says that there never was a daemon; to lose one is news all the same.
+    """
+
+    def __init__(self, path: str, *, quiet: bool = False) -> None:
         self._path = path
+        self._quiet = quiet
         self._told = False
 
     def tell(self, reason: str, *, was_connected: bool) -> None:
@@ -20,7 +25,7 @@ class Outages:
         self._told = True
         if was_connected:
             log.warning("lost evacd at %s: running without evacuation; %s", self._path, reason)
-        else:
+        elif not self._quiet:
             log.warning("no evacd at %s: running without evacuation; %s", self._path, reason)
 
     def over(self) -> None:

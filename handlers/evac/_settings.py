@@ -79,6 +79,11 @@ def read_settings(
         need_seconds=need_seconds,
     )
     checked(register)
+    if mode == Mode.CALLBACK and not register.need_seconds > 0:
+        raise ValueError(
+            "need_seconds: expected above 0 in callback mode, got 0: how long your own flush takes, "
+            "at most; a turn is planned by it, and one of 0 s is over before it begins"
+        )
     if register.rank >= register.world:
         raise ValueError(
             f"rank: expected below world ({register.world}), got {register.rank}; "

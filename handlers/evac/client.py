@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from evac import _fork
 from evac._callbacks import Callbacks, OnAdvice, OnOrder, OnStandDown, OnTurn, RunningOrder
-from evac._clock import monotonic
+from evac._clock import Wall, monotonic, wall
 from evac._connection import Connection
 from evac._memory import SlotMemory, read_answer
 from evac._settings import Settings, checked, read_settings
@@ -63,7 +63,8 @@ def connect(
         priority: Higher is saved first. Else ``EVAC_PRIORITY``, 0.
         mode: ``staged``: the daemon flushes slots by itself. ``callback``: the workload is
             given its turn, see `Client.on_turn`.
-        need_seconds: Callback mode: how long the workload's own flush takes, at most.
+        need_seconds: Callback mode: how long the workload's own flush takes, at most; above 0,
+            for the turn is planned by it.
         run: Names this launch. Else ``TORCHELASTIC_RUN_ID`` or ``SLURM_JOB_ID``.
         socket: Else ``EVAC_SOCKET``, ``/run/evac/evacd.sock``.
 
@@ -91,11 +92,17 @@ class Client:
     """A workload's line to evacd. Every method may be called from any thread.
 
     After a fork the child's copy is inert: never connected, nothing to acquire.
+
+    Args:
+        clock: Read once, for the incarnation that `reserve` takes by default.
+        quiet: Whoever made it says by itself that there is no daemon.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, clock: Wall = wall, quiet: bool = False) -> None:
         self._mode = settings.register.mode
-        self._connection = Connection(settings, self._hear, monotonic)
+        self._world = settings.register.world
+        self._born = int(clock())
+        self._connection = Connection(settings, self._hear, monotonic, quiet=quiet)
         self._staging = Staging(self._connection)
         self._callbacks = Callbacks(self._done, monotonic)
         self._forked = False
@@ -116,6 +123,19 @@ class Client:
     def connection(self) -> int:
         """Counts registrations; once it changes, all slots must be reserved again."""
         return self._connection.count
+
+    @property
+    def lost(self) -> float | None:
+        """When the daemon was lost, in seconds on the monotonic clock.
+
+        None while it is there, and where it never was.
+        """
+        return self._connection.lost
+
+    @property
+    def absence(self) -> str:
+        """Why there is no daemon, and what can be done; says nothing of use while there is one."""
+        return self._connection.absence()
 
     @property
     def node(self) -> str:
@@ -200,10 +220,10 @@ class Client:
         nbytes: int,
         body: str,
         layout: str = "",
-        incarnation: int = 0,
+        incarnation: int | None = None,
         slots: int = 3,
         timeout: float = 60.0,
-    ) -> None:
+    ) -> int:
         """Ask for memory to stage in; replaces what was reserved before.
 
         Returns once the first slot is mapped; the others arrive in the background.
@@ -212,15 +232,30 @@ class Client:
             nbytes: Size of one slot: header page, body and tail.
             body: The body's file name in a store: ``__0_0.distcp``, ``weights.bin``.
             layout: Hash of DCP's ``.metadata``, or any stable name of the body's layout.
+            incarnation: Which start of the job this is, equal on all ranks and higher than that of
+                every start before; no older one can overwrite what a newer one has staged. In a
+                world of one it is, by default, the second in which this client was made.
             slots: How many are wanted; there may be fewer.
             timeout: Seconds; the daemon fills the first slot with real memory meanwhile.
 
+        Returns:
+            The incarnation, for `SlotMemory.begin` and the `Header`.
+
         Raises:
-            ValueError: An argument is outside of what the protocol allows.
+            ValueError: An argument is outside of what the protocol allows, or there are many
+                ranks and *incarnation* is missing.
             Refused: Not that much memory, or not for this workload; says why.
             NotConnected: No connection, or no slot within *timeout* seconds.
             SegmentError: What came is not a sealed slot.
         """
+        if incarnation is None:
+            if self._world > 1:
+                raise ValueError(
+                    f"incarnation: expected a number, for all {self._world} ranks must agree on it: "
+                    "let rank 0 choose it, by evac.commit.claim_incarnation for example, and tell "
+                    "the others"
+                )
+            incarnation = self._born
         request = Reserve(
             nbytes=operator.index(nbytes),
             slots=operator.index(slots),
@@ -232,6 +267,7 @@ class Client:
         if self._forked:
             raise self._connection.missing()
         self._staging.reserve(request, timeout)
+        return request.incarnation
 
     def acquire(self, timeout: float = 0.25) -> SlotMemory | None:
         """A slot to write in, yours alone until it is given to `staged` or `release`.

@@ -66,13 +66,6 @@ class Manifest:
         document["digest"] = _digest(document)
         return json.dumps(document, indent=1, sort_keys=True).encode()
 
-    def agrees_with(self, other: "Manifest") -> bool:
-        """Whether both can be parts of one generation."""
-        return all(
-            getattr(self, name) == getattr(other, name)
-            for name in ("job", "run", "generation", "world", "layout", "metadata_sha256", "kind")
-        )
-
     @classmethod
     def decode(cls, data: bytes, *, where: str) -> "Manifest":
         """Read and check a manifest.

@@ -145,19 +145,6 @@ def test_a_signed_lie_is_refused(change: dict[str, Any]) -> None:
         Manifest.decode(resigned(lambda document: document.update(change)), where="here")
 
 
-@given(manifests(), st.data())
-def test_agreement_is_mutual_and_ignores_whose_part_it_is(
-    manifest: Manifest, data: st.DataObject
-) -> None:
-    other = replace(manifest, rank=0, body="x.bin", nbytes=0, crc32c=(), node="b", order="o")
-    assert manifest.agrees_with(other)
-    assert other.agrees_with(manifest)
-    name = data.draw(st.sampled_from(["job", "run", "layout", "metadata_sha256", "kind"]))
-    foreign = replace(other, **{name: getattr(other, name) + "x"})
-    assert not manifest.agrees_with(foreign)
-    assert not foreign.agrees_with(manifest)
-
-
 @given(st.integers(0, 2**50))
 def test_chunks_cover_all_and_none_is_empty(nbytes: int) -> None:
     assert chunks(nbytes) * CHUNK >= nbytes

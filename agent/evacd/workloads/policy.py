@@ -45,6 +45,11 @@ def admit(
         return Refusal(f"user {user or uid} may not register: see allow_users")
     if message.mode not in set(Mode):
         return Refusal(f"mode {message.mode!r} is unknown: expected staged or callback")
+    if message.mode == Mode.CALLBACK and not message.need_seconds > 0:
+        return Refusal(
+            "need_seconds is 0: a callback workload says how long its own flush takes, at most, "
+            "because its turn is planned by it"
+        )
     if message.rank >= message.world:
         return Refusal(f"rank {message.rank} is outside a world of {message.world}")
     if message.priority > settings.max_priority:

@@ -253,7 +253,7 @@ async def test_a_turn_ends_when_all_have_answered(folder: Path, unit: str) -> No
             Peer(running.settings.workload_path) as two,
         ):
             await one.register(mode="callback", rank=0, world=2, need_seconds=5.0)
-            await two.register(mode="callback", rank=1, world=2)
+            await two.register(mode="callback", rank=1, world=2, need_seconds=1.0)
             assert running.board.units()[0].turn_seconds == 5.0
             async with asyncio.TaskGroup() as tasks:
                 result = tasks.create_task(running.board.turn(unit, seconds=60, order="o-1"))
@@ -272,8 +272,8 @@ async def test_a_turn_that_fails_or_gets_no_answer_says_whose(folder: Path, unit
             Peer(running.settings.workload_path) as one,
             Peer(running.settings.workload_path) as two,
         ):
-            await one.register(mode="callback", rank=0, world=2)
-            await two.register(mode="callback", rank=1, world=2)
+            await one.register(mode="callback", rank=0, world=2, need_seconds=0.5)
+            await two.register(mode="callback", rank=1, world=2, need_seconds=0.5)
             async with asyncio.TaskGroup() as tasks:
                 result = tasks.create_task(running.board.turn(unit, seconds=0.5, order="o-1"))
                 turn = await one.expect(Turn)
@@ -288,8 +288,8 @@ async def test_an_answer_to_anothers_turn_counts_for_nothing(folder: Path, unit:
             Peer(running.settings.workload_path) as one,
             Peer(running.settings.workload_path) as two,
         ):
-            await one.register(mode="callback")
-            await two.register(job="liar", mode="callback")
+            await one.register(mode="callback", need_seconds=60.0)
+            await two.register(job="liar", mode="callback", need_seconds=60.0)
             async with asyncio.TaskGroup() as tasks:
                 result = tasks.create_task(running.board.turn(unit, seconds=60, order="o-1"))
                 turn = await one.expect(Turn)

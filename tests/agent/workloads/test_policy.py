@@ -38,6 +38,7 @@ def test_the_prefix_is_owner_and_job() -> None:
         ({"priority": 1001}, "alice", 1001, 0, "priority 1001 is above 1000"),
         ({"rank": 2}, "alice", 1001, 0, "rank 2 is outside a world of 2"),
         ({"mode": "sometimes"}, "alice", 1001, 0, "mode 'sometimes' is unknown"),
+        ({"mode": "callback"}, "alice", 1001, 0, "need_seconds is 0"),
         ({}, "alice", 1001, 256, "256 workloads on board"),
     ],
 )

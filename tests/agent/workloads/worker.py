@@ -55,7 +55,9 @@ class Worker:
             case "register":
                 self.ask(Hello(version=1))
                 job, rank, world, mode = words
-                return self.ask(Register(job, int(rank), int(world), mode=mode))
+                need = 1.0 if mode == "callback" else 0.0
+                message = Register(job, int(rank), int(world), mode=mode, need_seconds=need)
+                return self.ask(message)
             case "reserve":
                 nbytes, incarnation = words
                 return self.ask(Reserve(int(nbytes), "__0_0.distcp", int(incarnation)))

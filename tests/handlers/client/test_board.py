@@ -144,7 +144,7 @@ def order(node: Node, seconds: float = 1e6) -> Order:
 def test_what_is_staged_is_what_the_daemon_holds(node: Node, client: evac.Client) -> None:
     assert client.node == "node-7"
     assert client.stores == ("file:///mnt/a",)
-    client.reserve(nbytes=SLOT, body="a.bin", layout="l")
+    client.reserve(incarnation=0, nbytes=SLOT, body="a.bin", layout="l")
     stage(client, 4, b"state of four")
     unit = client.prefix
     assert node.next(StagedOne) == StagedOne(unit, 0, Generation(0, 4))
@@ -157,7 +157,7 @@ def test_what_is_staged_is_what_the_daemon_holds(node: Node, client: evac.Client
 
 
 def test_stages_go_on_for_as_long_as_training_does(node: Node, client: evac.Client) -> None:
-    client.reserve(nbytes=SLOT, body="a.bin", slots=3)
+    client.reserve(incarnation=0, nbytes=SLOT, body="a.bin", slots=3)
     for step in range(1, 30):
         stage(client, step, b"%d" % step)
         assert node.next(StagedOne).generation == Generation(0, step)
@@ -165,7 +165,7 @@ def test_stages_go_on_for_as_long_as_training_does(node: Node, client: evac.Clie
 
 
 def test_a_step_that_is_not_newer_is_refused_later(node: Node, client: evac.Client) -> None:
-    client.reserve(nbytes=SLOT, body="a.bin")
+    client.reserve(incarnation=0, nbytes=SLOT, body="a.bin")
     stage(client, 5, b"x")
     stage(client, 5, b"y")
     client.status(LIMIT)
@@ -175,7 +175,7 @@ def test_a_step_that_is_not_newer_is_refused_later(node: Node, client: evac.Clie
 
 
 def test_a_header_that_says_another_step_is_refused(node: Node, client: evac.Client) -> None:
-    client.reserve(nbytes=SLOT, body="a.bin")
+    client.reserve(incarnation=0, nbytes=SLOT, body="a.bin")
     slot = client.acquire(LIMIT)
     assert slot is not None
     slot.complete(Header(SlotState.COMPLETE, 0, 5, 1))
@@ -249,7 +249,7 @@ def test_a_callback_workload_takes_its_turn(
 def test_a_callback_that_raises_is_a_turn_that_failed(
     node: Node, connect: Callable[..., evac.Client]
 ) -> None:
-    client = connect("server", mode="callback")
+    client = connect("server", mode="callback", need_seconds=1)
 
     @client.on_turn
     def flush(budget: evac.TurnBudget) -> int:
@@ -266,7 +266,7 @@ import os, signal, sys, evac
 from evac.segment import Header, SlotState
 client = evac.connect("job", socket=sys.argv[1])
 assert client.wait_connected(20)
-client.reserve(nbytes=16384, body="a.bin")
+client.reserve(incarnation=0, nbytes=16384, body="a.bin")
 slot = client.acquire(20)
 slot.memory[4096:4101] = b"state"
 slot.complete(Header(SlotState.COMPLETE, 0, 9, 5))
@@ -320,7 +320,7 @@ def test_a_forked_child_keeps_nobody_alive(node: Node) -> None:
 
 
 def test_who_leaves_is_gone_with_all_that_was_staged(node: Node, client: evac.Client) -> None:
-    client.reserve(nbytes=SLOT, body="a.bin")
+    client.reserve(incarnation=0, nbytes=SLOT, body="a.bin")
     stage(client, 1, b"x")
     client.leave()
     assert node.next(Left).rank == 0
@@ -347,13 +347,13 @@ def test_a_board_that_comes_again_is_found(tmp_path: Path) -> None:
     first = Node(tmp_path)
     with evac.connect("job", socket=first.path) as client:
         assert client.wait_connected(LIMIT)
-        client.reserve(nbytes=SLOT, body="a.bin")
+        client.reserve(incarnation=0, nbytes=SLOT, body="a.bin")
         first.stop()
         second = Node(tmp_path)
         try:
             second.next(Joined)
             assert client.wait_connected(LIMIT)
-            client.reserve(nbytes=SLOT, body="a.bin")
+            client.reserve(incarnation=0, nbytes=SLOT, body="a.bin")
             stage(client, 3, b"again")
             assert second.next(StagedOne).generation == Generation(0, 3)
         finally:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import evac
+from evac._settings import read_settings
 from evac.segment import PAGE, Header, SlotState
 from evac.wire import Acquire, AskStatus, Leave, Register, Reserve, Staged
 from tests.handlers.client.honest import LIMIT, Daemon, sealed
@@ -32,12 +33,34 @@ def stage(client: evac.Client, step: int, body: bytes) -> None:
 
 
 def test_the_daemon_reads_what_was_staged(daemon: Daemon, client: evac.Client) -> None:
-    client.reserve(nbytes=SLOT, body="__0_0.distcp", layout="abc")
+    client.reserve(nbytes=SLOT, body="__0_0.distcp", layout="abc", incarnation=3)
     stage(client, 7, b"state")
     daemon.wait_until(lambda: daemon.staged)
     register, header, body = daemon.staged[0]
     assert (register.job, header.step, body) == ("job", 7, b"state")
-    assert daemon.wait(Reserve) == [Reserve(nbytes=SLOT, body="__0_0.distcp", layout="abc")]
+    assert daemon.wait(Reserve) == [
+        Reserve(nbytes=SLOT, body="__0_0.distcp", layout="abc", incarnation=3)
+    ]
+
+
+def test_each_start_of_a_lone_rank_reserves_with_a_higher_incarnation(
+    daemon: Daemon, path: Path
+) -> None:
+    for second in (1_700_000_000.9, 1_700_000_007.1):
+        settings = read_settings({}, job="job", socket=path)
+        with evac.Client(settings, clock=lambda second=second: second) as client:  # type: ignore[misc] # binds the loop's variable
+            client.start()
+            assert client.wait_connected(LIMIT)
+            first = client.reserve(nbytes=SLOT, body="a.bin")
+            assert client.reserve(nbytes=SLOT, body="a.bin") == first
+    asked = [one.incarnation for one in daemon.wait(Reserve, 4)]
+    assert asked == [1_700_000_000] * 2 + [1_700_000_007] * 2
+
+
+def test_many_ranks_are_told_to_agree_on_an_incarnation(connect: Connect) -> None:
+    client = connect(rank=1, world=2)
+    with pytest.raises(ValueError, match="all 2 ranks must agree"):
+        client.reserve(nbytes=SLOT, body="a.bin")
 
 
 def test_it_knows_where_it_is_on_board(client: evac.Client) -> None:

@@ -56,6 +56,7 @@ def test_torchruns_default_run_id_names_no_job() -> None:
         ({}, {"job": "a", "rank": "0"}, "expected int"),
         ({}, {"job": "a", "priority": 10**9}, "outside"),
         ({}, {"job": "a", "mode": "eager"}, "staged or callback, got 'eager'"),
+        ({}, {"job": "a", "mode": "callback"}, "need_seconds: expected above 0"),
         ({}, {"job": "a", "need_seconds": -1.0}, "outside"),
         ({}, {"job": "a", "need_seconds": float("nan")}, "outside"),
         ({}, {"job": "a", "need_seconds": object()}, "JSON"),
