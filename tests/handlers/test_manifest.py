@@ -3,7 +3,6 @@
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
