@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
@@ -100,13 +100,23 @@ class Node:
             "--state-dir", str(self.home / "state"),
             "--memory-budget", "2GiB",
             "--log-format", "json",
+            # The machine's own bus and a fixed port are none of a test's business.
+            "--shutdown-watch", "off",
+            "--no-http",
             *flags,
         ]  # fmt: skip
 
-    def start(self, *flags: str) -> "Node":
-        """Start the daemon and wait until it listens; later flags win."""
+    def start(self, *flags: str, environ: Mapping[str, str] | None = None) -> "Node":
+        """Start the daemon and wait until it listens; later flags win.
+
+        Args:
+            environ: Variables beside this process's own.
+        """
+        variables = {**os.environ, **(environ or {})}
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(self.command(*flags), stdout=log, stderr=log)
+            self.process = subprocess.Popen(
+                self.command(*flags), stdout=log, stderr=log, env=variables
+            )
         until("evacd listens", self._listens)
         return self
 
