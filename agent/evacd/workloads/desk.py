@@ -1,4 +1,7 @@
-"""Who comes and who goes: registration, death, leaving; and what everybody is told."""
+"""Who comes and who goes: registration, death, leaving; and what everybody is told.
+
+What happens is told to the board's owner, who logs it; here is logged only what nobody is told.
+"""
 
 import asyncio
 import json
@@ -108,7 +111,6 @@ class Desk:
         if workload is not None and self._aboard.get(workload.id) is session:
             del self._aboard[workload.id]
         if reason:
-            log.warning("session.dropped", pid=session.peer.pid, reason=reason)
             self._happened(Dropped(session.peer.pid, reason))
 
     def session(self, workload: Workload) -> Session | None:
@@ -238,9 +240,7 @@ class Desk:
         self._aboard[workload.id] = session
         stores = self._settings.stores
         session.reply(Registered(workload.id, workload.unit, stores), re)
-        pid = workload.process.pid
-        log.info("workload.joined", unit=workload.unit, rank=workload.rank, pid=pid)
-        self._happened(Joined(workload.unit, workload.rank, pid))
+        self._happened(Joined(workload.unit, workload.rank, workload.process.pid))
         if self.order is not None:
             session.reply(self.order_message(self.order))
 
@@ -254,7 +254,6 @@ class Desk:
         self._strangers[session] = None
         self._turns.cannot(workload.id, "left")
         session.reply(Accepted(), re)
-        log.info("workload.left", unit=workload.unit, rank=workload.rank)
         self._happened(Left(workload.unit, workload.rank))
 
     def _died(self, workload: Workload) -> None:
@@ -267,9 +266,7 @@ class Desk:
         session = self._aboard.pop(workload.id, None)
         if session is not None:
             session.link.hang_up("its process has died")
-        pid = workload.process.pid
-        log.info("workload.died", unit=workload.unit, rank=workload.rank, pid=pid)
-        self._happened(Died(workload.unit, workload.rank, pid))
+        self._happened(Died(workload.unit, workload.rank, workload.process.pid))
 
     def _unwatch(self, workload: int) -> None:
         pidfd = self._pidfds.pop(workload)

@@ -1,13 +1,17 @@
 """What a start says, and to whom: to the person at the terminal, and to the service manager."""
 
+import json
 import socket
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.agent.daemon.nodes import Node
+from tests.agent.daemon.nodes import Node, until
+
+HAPPEN = {"workload", "session", "peer"}
 
 
 def refused(node: Node, *flags: str) -> "subprocess.CompletedProcess[str]":
@@ -90,3 +94,23 @@ def test_status_names_the_journal(node: Node) -> None:
 
     assert journal == node.home / "elsewhere" / "incidents.sqlite"
     assert journal.exists()
+
+
+def test_what_happens_to_a_workload_is_logged_once(node: Node) -> None:
+    node.start()
+    node.staged(5).do("leave")
+    node.staged(5, job="other").kill()
+    hostile = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with hostile:
+        hostile.connect(str(node.socket))
+        hostile.send(b"garbage")
+        until("the daemon hangs up", lambda: hostile.recv(4096) == b"")
+    until("both are gone", lambda: all(not one["alive"] for one in node.status()["workloads"]))
+    node.terminate()
+
+    events = Counter(json.loads(line)["event"] for line in node.log.read_text().splitlines())
+
+    happened = {name: n for name, n in events.items() if name.split(".")[0] in HAPPEN}
+    assert happened == {
+        "workload.joined": 2, "workload.left": 1, "workload.died": 1, "peer.dropped": 1,
+    }  # fmt: skip
