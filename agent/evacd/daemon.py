@@ -1,58 +1,54 @@
-"""The one place that knows every implementation: builds the parts and lets them run."""
+"""Builds the parts and lets them run: one task each, and one way to stop."""
 
 import asyncio
 import signal
 import socket
 import sys
 from asyncio import Task, TaskGroup
-from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager
-from functools import cache, partial
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import asdict
 from importlib.metadata import version
-from itertools import count
-from pathlib import Path
-from secrets import token_hex
 from typing import Any, NoReturn
 
 import aiohttp
-import psutil
 import structlog
 
 from evac.errors import EvacError, StoreError
-from evac.store import Owner, Store, open_store
 from evac.wire import Accepted, Cancel, Drain, Message, Refuse
 from evacd.clock import Clock, SystemClock
 from evacd.config import Config
-from evacd.cordon import Cordon
-from evacd.cordon.command import CommandCordon
-from evacd.errors import StateError
 from evacd.evacuation import Evacuation, status_of
-from evacd.facts import Cancelled, Confidence, Notice, Noticed
+from evacd.facts import Noticed
 from evacd.flush.measure import measure
-from evacd.flush.save import Saver
 from evacd.flush.tidy import tidy
-from evacd.notice import Source
-from evacd.notice.gcp import GcpSource, gcp_client
-from evacd.notice.metadata import open_session
-from evacd.order import Machine
-from evacd.rendezvous import Announcer
-from evacd.rendezvous.webhook import WebhookAnnouncer
+from evacd.listening import Ears, Listener
+from evacd.opening import open_targets, read_secret
+from evacd.operator import Operator
+from evacd.parts import boot_id, make_board, make_evacuation, make_state_directory
 from evacd.report.journal import Journal
-from evacd.report.systemd import READY, STOPPING, notify, status
-from evacd.workloads import Board, BoardSettings, Happening
+from evacd.report.metrics import CONTENT_TYPE, Metrics
+from evacd.report.page import Serving, serving
+from evacd.report.systemd import READY, STOPPING, WATCHDOG, notify, status, watchdog_seconds
+from evacd.report.vitals import Pulse, Vitals, healthy, ready
+from evacd.workloads import Happening
 
 log = structlog.get_logger()
 
-# A manifest, its fsync and its directory's: 5-30 ms on a busy local disk.
-_COMMIT_SECONDS = 0.05
 _TICK_SECONDS = 0.5
-_OPERATOR = "operator"
+_LET_GO_SECONDS = 0.2
+_JOURNAL = "incidents.sqlite"
 
 
 def run(config: Config) -> int:
-    """Run the daemon until it is told to stop; returns the exit code."""
+    """Run the daemon until it is told to stop; returns the exit code.
+
+    Raises:
+        ConfigError: A setting names what cannot be used here; nothing was started.
+    """
+    daemon = Daemon(config, SystemClock())
     try:
-        asyncio.run(Daemon(config, SystemClock()).run())
+        asyncio.run(daemon.run())
     except* EvacError as group:
         for error in _leaves(group):
             print(f"evacd: {error}", file=sys.stderr)  # noqa: T201 - for whoever started it
@@ -67,166 +63,171 @@ class Daemon:
         self._config = config
         self._clock = clock
         self._node = config.state.node or socket.gethostname()
-        self._boot = _boot_id()
+        self._boot = boot_id()
         self._stop = asyncio.Event()
         self._impatient = asyncio.Event()
-        self._drains = count(1)
-        self._drain: str | None = None
+        self._signal: signal.Signals | None = None
+        self._for_ever: list[Task[Any]] = []
+        self._pulse: Pulse | None = None
+        self._operator = Operator()
         self._evacuation: Evacuation | None = None
-        self._board = self._make_board()
+        self._listener: Listener | None = None
+        self._ears: Ears | None = None
+        self._served = Serving()
+        self._metrics = Metrics(self._status)
+        self._stores = open_targets(config)
+        self._secret = read_secret(config)
+        self._board = make_board(
+            config,
+            clock,
+            happened=self._happened,
+            status=self._status,
+            admin=self._administer,
+            node=self._node,
+            boot=self._boot,
+        )
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT; an order that runs is finished first.
 
         Raises:
             AlreadyRunning: Another daemon has the socket.
+            ConfigError: A URL is none.
             StateError: A directory that it needs cannot be used.
         """
-        directory = _make_state_directory(self._config.state.dir)
-        journal = Journal(directory / "incidents.sqlite", self._clock)
+        config = self._config
+        directory = make_state_directory(config.state.dir)
+        journal = Journal(directory / _JOURNAL, self._clock)
         try:
             async with (
-                open_session() as metadata,
                 aiohttp.ClientSession(trust_env=False) as outside,
                 TaskGroup() as beside,
             ):
-                self._evacuation = self._make_evacuation(journal, outside, beside)
-                await self._serve(self._evacuation, self._sources(metadata))
+                self._evacuation = make_evacuation(
+                    config, self._board, journal, self._clock, outside, beside,
+                    node=self._node, boot=self._boot, secret=self._secret,
+                    count=self._metrics.happened,
+                )  # fmt: skip
+                self._ears = Ears(self._evacuation.hear, self._clock, self._metrics)
+                listener = Listener(config, self._ears, self._clock, boot=self._boot)
+                async with listener as self._listener, self._page():
+                    await self._serve(self._evacuation, listener, self._ears)
         finally:
             journal.stop()
 
-    async def _serve(self, evacuation: Evacuation, sources: tuple[Source, ...]) -> None:
+    async def _serve(self, evacuation: Evacuation, listener: Listener, ears: Ears) -> None:
         loop = asyncio.get_running_loop()
         async with TaskGroup() as tasks:
-            serving = tasks.create_task(self._board.serve())
+            self._keep(tasks.create_task(self._board.serve(), name="sockets"))
             await self._board.ready.wait()
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._told_to_stop, number)
-            for_ever: list[Task[Any]] = [serving, tasks.create_task(self._tick(evacuation))]
+            self._keep(tasks.create_task(self._tick(evacuation), name="tick"))
             evacuation.tick()
+            learning = []
             for lane in evacuation.flush.rates:
-                for_ever.append(tasks.create_task(evacuation.flush.drive(lane)))
-                for_ever.append(tasks.create_task(self._learn(evacuation, lane)))
-            for source in sources:
-                tell = partial(evacuation.hear, source.name)
-                for_ever.append(tasks.create_task(source.watch(tell)))
+                self._keep(tasks.create_task(evacuation.flush.drive(lane), name="flush"))
+                learning.append(tasks.create_task(self._learn(evacuation, lane)))
+            self._keep(tasks.create_task(listener.run(), name="sources"))
+            self._keep(tasks.create_task(self._let_go(evacuation, listener), name="let go"))
             log.info(
                 "daemon.started",
                 node=self._node,
                 stores=list(evacuation.flush.rates),
-                sources=[source.name for source in sources],
                 socket=str(self._config.sockets.workload),
             )
             notify(f"{READY}\n{status('listening')}")
             await self._stop.wait()
+            if self._signal is signal.SIGTERM:
+                await self._ask_why(listener, ears)
             notify(STOPPING)
             # A stop is no reason to drop what an order is still moving.
             await self._settled(evacuation)
-            for task in for_ever:
+            await listener.let_go(all_saved=False)
+            for task in (*self._for_ever, *learning):
                 task.cancel()
         log.info("daemon.stopped")
 
-    # --- parts ---------------------------------------------------------------------------
+    def _keep(self, task: Task[Any]) -> None:
+        """One that runs until the daemon stops it."""
+        self._for_ever.append(task)
 
-    def _make_board(self) -> Board:
-        config = self._config
-        settings = BoardSettings(
-            workload_path=config.sockets.workload,
-            admin_path=config.sockets.admin,
-            workload_mode=config.sockets.workload_mode,
-            admin_group=config.sockets.admin_group,
-            memory_bytes=config.memory.budget.resolve(psutil.virtual_memory().available),
-            slots=config.memory.slots,
-            orphan_seconds=config.memory.orphan_seconds,
-            max_priority=config.policy.max_priority,
-            allow_users=config.policy.allow_users,
-            node=self._node,
-            boot=self._boot,
-            version=version("evac"),
-            stores=config.store.targets,
-            lane=config.store.targets[0],
-        )
-        return Board(
-            settings,
-            clock=self._clock,
-            happened=self._happened,
-            status=self._status,
-            admin=self._administer,
-        )
+    async def _ask_why(self, listener: Listener, ears: Ears) -> None:
+        """A SIGTERM alone is no notice, a restart looks the same: look for a second sign."""
+        shutdown = self._config.shutdown
+        if shutdown.watch == "off":
+            return
+        # Its D-Bus client costs an import that only a machine with a bus needs.
+        from evacd.notice.shutdown import second_sign, signs, sigterm_notice
 
-    def _make_evacuation(
-        self, journal: Journal, outside: aiohttp.ClientSession, beside: TaskGroup
-    ) -> Evacuation:
-        config = self._config
-        numbers = count(1)
-        prefix = token_hex(4)
-        return Evacuation(
-            machine=Machine(lambda: f"{prefix}-{next(numbers)}"),
-            board=self._board,
-            saver=Saver(config.store.targets, cache(_open_store), node=self._node),
-            keep=config.store.keep,
-            lanes=config.store.targets[:1],
-            assumed=config.plan.assumed_bytes_per_second,
-            reserve=config.plan.commit_reserve_seconds,
-            commit_seconds=_COMMIT_SECONDS,
-            cordons=self._cordons(),
-            announcers=self._announcers(outside),
-            journal=journal,
-            clock=self._clock,
-            node=self._node,
-            boot=self._boot,
-            beside=beside,
+        seen = await signs(
+            self._clock,
+            run=shutdown.run_dir,
+            address=shutdown.bus_address or None,
+            node_shutting_down=lambda: listener.node_shutting_down,
         )
+        if (sign := second_sign(seen)) is None:
+            log.info("daemon.told_to_stop", reason="SIGTERM, and no sign of a shutdown")
+            return
+        budget = shutdown.sigterm_budget_seconds
+        now = self._clock.monotonic()
+        ears.hear(Noticed(sigterm_notice(sign, now=now, budget_seconds=budget)))
 
-    def _sources(self, session: aiohttp.ClientSession) -> tuple[Source, ...]:
-        notice = self._config.notice
-        if notice.cloud == "none":
-            return ()
-        client = gcp_client(session, notice.metadata_url, where="notice.metadata_url")
-        return (
-            GcpSource(
-                client, self._clock, window_seconds=notice.gcp_window_seconds, boot=self._boot
+    async def _let_go(self, evacuation: Evacuation, listener: Listener) -> NoReturn:
+        """What waits for this daemon, a shutdown say, waits no longer than the flush takes."""
+        while True:
+            await asyncio.sleep(_LET_GO_SECONDS)
+            if evacuation.at_rest:
+                saved = evacuation.flush.order is not None and evacuation.all_kept
+                await listener.let_go(all_saved=saved)
+
+    # --- pages ---------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _page(self) -> AsyncIterator[None]:
+        http = self._config.http
+        if not http.enabled:
+            yield
+            return
+        async with serving(
+            http.address,
+            http.port,
+            metrics=self._metrics.text,
+            content_type=CONTENT_TYPE,
+            healthy=lambda: healthy(
+                self._vitals(), now=self._clock.monotonic(), deaf_limit=http.degraded_seconds
             ),
-        )
+            ready=lambda: ready(self._vitals()),
+        ) as self._served:
+            yield
 
-    def _cordons(self) -> tuple[Cordon, ...]:
-        cordon = self._config.cordon
-        if not cordon.command:
-            return ()
-        return (
-            CommandCordon(
-                cordon.command,
-                cordon.undo_command,
-                timeout_seconds=cordon.timeout_seconds,
-                node=self._node,
-            ),
-        )
-
-    def _announcers(self, session: aiohttp.ClientSession) -> tuple[Announcer, ...]:
-        departure = self._config.departure
-        if not departure.webhook_url:
-            return ()
-        secret = departure.secret_file.read_bytes().strip() if departure.secret_file else None
-        return (
-            WebhookAnnouncer(
-                departure.webhook_url,
-                session,
-                timeout_seconds=departure.timeout_seconds,
-                clock=self._clock,
-                secret=secret,
-            ),
+    def _vitals(self) -> Vitals:
+        ears = self._ears
+        return Vitals(
+            pulse=self._pulse,
+            dead=tuple(task.get_name() for task in self._for_ever if task.done()),
+            deaf_seconds=ears.deaf_seconds(self._clock.monotonic()) if ears else 0.0,
+            sockets=self._board.ready.is_set(),
+            waiting=ears.waiting if ears else "still starting",
         )
 
     # --- loops ---------------------------------------------------------------------------
 
     async def _tick(self, evacuation: Evacuation) -> NoReturn:
+        watched = watchdog_seconds()
+        pause = min(_TICK_SECONDS, watched / 2) if watched else _TICK_SECONDS
         while True:
-            await asyncio.sleep(_TICK_SECONDS)
+            due = self._clock.monotonic() + pause
+            await asyncio.sleep(pause)
+            now = self._clock.monotonic()
+            self._pulse = Pulse(now, late=max(0.0, now - due))
             evacuation.tick()
+            if watched:
+                notify(WATCHDOG)
 
     async def _learn(self, evacuation: Evacuation, lane: str) -> None:
         """Learn the lane's rate; before that, end what a killed predecessor left there."""
-        store = open_store(lane)
+        store = self._stores[lane]
         tidied = await tidy(store, node=self._node)
         if tidied.removed or tidied.finished or tidied.reason:
             log.info(
@@ -256,6 +257,7 @@ class Daemon:
         if self._stop.is_set():
             log.warning("daemon.killed", signal=signal.Signals(number).name)
             self._impatient.set()
+        self._signal = self._signal or signal.Signals(number)
         self._stop.set()
 
     async def _settled(self, evacuation: Evacuation) -> None:
@@ -276,27 +278,14 @@ class Daemon:
             self._evacuation.happened(happening)
 
     def _administer(self, message: Drain | Cancel) -> Message:
-        if self._evacuation is None:
+        if self._ears is None:
             return Refuse("the daemon is still starting")
-        if isinstance(message, Cancel):
-            if self._drain is None:
-                return Refuse("no drain by an operator is running")
-            drain, self._drain = self._drain, None
-            self._evacuation.hear(_OPERATOR, Cancelled(_OPERATOR, drain, "cancelled by operator"))
+        if isinstance(message, Drain):
+            self._ears.hear(self._operator.drain(message, now=self._clock.monotonic()))
             return Accepted()
-        if self._drain is None:
-            self._drain = f"{_OPERATOR}:{next(self._drains)}"
-        now = self._clock.monotonic()
-        notice = Notice(
-            source=_OPERATOR,
-            kind="drain",
-            id=self._drain,
-            confidence=Confidence.CERTAIN,
-            deadline=now + message.seconds,
-            seen=now,
-            detail=message.reason,
-        )
-        self._evacuation.hear(_OPERATOR, Noticed(notice))
+        if (cancelled := self._operator.cancel(message)) is None:
+            return Refuse("no drain by an operator is running")
+        self._ears.hear(cancelled)
         return Accepted()
 
     def _status(self) -> Mapping[str, object]:
@@ -305,33 +294,15 @@ class Daemon:
             "boot": self._boot,
             "version": version("evac"),
             "targets": list(self._config.store.targets),
+            "journal": str(self._config.state.dir / _JOURNAL),
+            "http": asdict(self._served),
         }
         if self._evacuation is not None:
             status |= status_of(self._evacuation, now=self._clock.monotonic())
+        if self._listener is not None and self._ears is not None:
+            status["cloud"] = asdict(self._listener.found)
+            status["sources"] = self._ears.shown()
         return status | self._board.snapshot()
-
-
-@contextmanager
-def _refusal(path: Path) -> Generator[None, None, None]:
-    try:
-        yield
-    except OSError as error:
-        raise StateError(str(path), error.strerror or type(error).__name__) from error
-
-
-def _make_state_directory(path: Path) -> Path:
-    with _refusal(path):
-        path.mkdir(mode=0o755, parents=True, exist_ok=True)
-    return path
-
-
-def _boot_id() -> str:
-    """The kernel's own name for this boot; a node that reboots is another node."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-
-
-def _open_store(url: str, owner: Owner) -> Store:
-    return open_store(url, owner=owner)
 
 
 def _leaves(group: BaseExceptionGroup[EvacError]) -> Iterator[BaseException]:

@@ -6,7 +6,7 @@ in one is logged and costs itself only.
 """
 
 from asyncio import Task, TaskGroup, wait
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -17,7 +17,6 @@ from evacd.cordon import Cordon
 from evacd.facts import Kept, Notice, Noticed, Order, Outcome, Probe
 from evacd.flush import Flush
 from evacd.flush.save import Place, Saver
-from evacd.health import SourceHealth, heard
 from evacd.order import Advised, Amended, Given, Machine, StoodDown, Transition, Waiting, Withdrawn
 from evacd.plan import need
 from evacd.rendezvous import Announcer, Departure, Word
@@ -48,6 +47,7 @@ class Evacuation:
         node: str,
         boot: str,
         beside: TaskGroup,
+        count: Callable[[str, Mapping[str, Any]], None],
     ) -> None:
         """Wire it up.
 
@@ -57,6 +57,7 @@ class Evacuation:
             reserve: Seconds before the deadline that no step is planned into.
             commit_seconds: Fixed cost of each step's commit.
             beside: Owns the tasks that run beside the flush.
+            count: Told each event of the path, by its name in the report.
         """
         self._machine = machine
         self._board = board
@@ -67,13 +68,13 @@ class Evacuation:
         self._node = node
         self._boot = boot
         self._beside = beside
+        self._count = count
         self._running: set[Task[None]] = set()
         self._closed: list[Cordon] = []
         self._notices: dict[tuple[str, str], Notice] = {}
         self._saver = saver
         self._keep = keep
         self._reported: dict[str, Outcome] = {}
-        self.sources: dict[str, SourceHealth] = {}
         self._commit_seconds = commit_seconds
         self.flush = Flush(
             board,
@@ -90,19 +91,13 @@ class Evacuation:
 
     # --- what is heard -------------------------------------------------------------------
 
-    def hear(self, source: str, probe: Probe) -> None:
-        """Take one answer of one source; returns when everything urgent is under way."""
+    def hear(self, probe: Probe) -> None:
+        """Take one answer of a source; returns when everything urgent is under way."""
         now = self._clock.monotonic()
         if isinstance(probe, Noticed):
             self._notices[probe.notice.source, probe.notice.kind] = probe.notice
         for transition in self._machine.feed(probe, now=now):
             self._act(transition)
-        before = self.sources.get(source)
-        after = self.sources[source] = heard(before, source, probe, now=now)
-        if after.unknowns == 1:
-            log.warning("source.degraded", source=source, reason=after.reason, cure=after.cure)
-        elif after.answers and before is not None and not before.answers:
-            log.info("source.recovered", source=source)
 
     def tick(self) -> None:
         """Time has passed: a planned order may be due."""
@@ -250,6 +245,16 @@ class Evacuation:
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
+    @property
+    def at_rest(self) -> bool:
+        """Nothing is left to move for a running order, or none runs."""
+        return self.flush.order is None or self.flush.settled.is_set()
+
+    @property
+    def all_kept(self) -> bool:
+        """Nothing that was on board is lost, as far as is known."""
+        return all(isinstance(outcome, Kept) for outcome in self.flush.outcomes.values())
+
     async def settle(self) -> None:
         """Wait until a running order has nothing left to do, on any seam."""
         if self.flush.order is not None:
@@ -305,6 +310,7 @@ class Evacuation:
 
     def _record(self, name: str, data: Mapping[str, Any]) -> None:
         """Into the running incident; outside of one there is nothing to record."""
+        self._count(name, data)
         if self.flush.order is not None:
             self._journal.record(self.flush.order.id, name, data)
 
@@ -312,6 +318,7 @@ class Evacuation:
         """Record and log something that ended beside the flush, maybe after its order."""
         id = order if isinstance(order, str) else order.id
         write = log.warning if name.endswith(".failed") else log.info
+        self._count(name, data)
         write(name, order=id, **{k if k != "name" else "by": v for k, v in data.items()})
         self._journal.record(id, name, data)
 
@@ -341,7 +348,7 @@ def _order_facts(order: Order, window: float) -> dict[str, Any]:
 
 
 def status_of(evacuation: Evacuation, *, now: float) -> dict[str, Any]:
-    """What `evac status` shows of the order, the flush and the sources; JSON-able."""
+    """What `evac status` shows of the order and the flush; JSON-able."""
     order = evacuation.flush.order
     return {
         "order": None
@@ -361,9 +368,5 @@ def status_of(evacuation: Evacuation, *, now: float) -> dict[str, Any]:
         "lanes": [
             {"store": lane, "bytes_per_second": rate.bytes_per_second}
             for lane, rate in evacuation.flush.rates.items()
-        ],
-        "sources": [
-            {**asdict(health), "seconds": now - health.since}
-            for health in evacuation.sources.values()
         ],
     }

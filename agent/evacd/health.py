@@ -15,6 +15,7 @@ class SourceHealth:
         unknowns: Probes in a row that meant nothing.
         reason: What the last of them said.
         cure: What a person can most likely do about it.
+        answered: It has answered at least once.
     """
 
     source: str
@@ -23,13 +24,15 @@ class SourceHealth:
     unknowns: int = 0
     reason: str = ""
     cure: str = ""
+    answered: bool = False
 
 
 def heard(before: SourceHealth | None, source: str, probe: Probe, *, now: float) -> SourceHealth:
     """The health of *source* after it gave this answer."""
     answers = not isinstance(probe, Unknown)
     if before is None or before.answers != answers:
-        before = SourceHealth(source, answers, since=now)
+        answered = answers or (before is not None and before.answered)
+        before = SourceHealth(source, answers, since=now, answered=answered)
     if isinstance(probe, Unknown):
         return replace(before, unknowns=before.unknowns + 1, reason=probe.reason, cure=probe.cure)
     return before

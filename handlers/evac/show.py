@@ -28,7 +28,12 @@ def render_status(status: Mapping[str, Any]) -> str:
         f"store    {lane['store']}  {rate(lane['bytes_per_second'])}"
         for lane in status.get("lanes", ())
     ]
+    if cloud := status.get("cloud"):
+        cure = f"; {cloud['cure']}" if cloud["cure"] else ""
+        parts.append(f"cloud    {cloud['cloud'] or 'none heard'}  {cloud['how']}{cure}")
     parts += [f"source   {_source(source)}" for source in status.get("sources", ())]
+    if (http := status.get("http")) and http["reason"]:
+        parts.append(f"http     NOT SERVED: {http['reason']}")
     workloads = sorted(
         status["workloads"], key=lambda one: (-one["priority"], one["unit"], one["rank"])
     )
@@ -53,7 +58,8 @@ def _headline(order: Mapping[str, Any] | None) -> str:
 
 def _source(source: Mapping[str, Any]) -> str:
     if source["answers"]:
-        return f"{source['source']}  answers"
+        note = f"; {source['note']}" if source.get("note") else ""
+        return f"{source['source']}  answers{note}"
     cure = f"; {source['cure']}" if source["cure"] else ""
     return f"{source['source']}  NO ANSWER for {source['seconds']:.0f} s: {source['reason']}{cure}"
 

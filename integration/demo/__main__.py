@@ -194,7 +194,9 @@ class Demo:
             [
                 "-m", "evacd", "run",
                 "--store", f"file://{self.store}",
+                "--cloud", "gcp",
                 "--metadata-url", metadata_url,
+                "--no-http",
                 "--socket", f"{home}/evacd.sock",
                 "--admin-socket", f"{home}/admin.sock",
                 "--state-dir", f"{home}/state",

@@ -19,7 +19,8 @@ from evacd.check.machine import (
     check_sockets,
     check_state,
 )
-from evacd.check.outside import check_cordon, check_departure, check_metadata
+from evacd.check.outside import check_cordon, check_departure
+from evacd.check.sources import check_sources
 from evacd.check.stores import check_store
 from evacd.clock import Clock
 from evacd.config import Config
@@ -28,6 +29,8 @@ __all__ = ["Check", "Finding", "Report", "Verdict", "as_json", "checks", "examin
 
 SECONDS = 5.0
 STORE_SECONDS = 30.0
+# To find out which cloud this is, and to ask all its sources.
+SOURCES_SECONDS = 14.0
 # A check that watches its own time gives the better message, so it gets to speak first.
 _GRACE_SECONDS = 1.0
 
@@ -41,7 +44,7 @@ class Check:
     """
 
     name: str
-    run: Callable[[], Finding]
+    run: Callable[[], Finding | tuple[Finding, ...]]
     seconds: float = SECONDS
 
 
@@ -56,8 +59,8 @@ def checks(config: Config, clock: Clock) -> Iterator[Check]:
             check_store, url, durable_anyway=durable, seconds=STORE_SECONDS, clock=clock
         )
         yield Check("store", partial(_awaited, probe), STORE_SECONDS + _GRACE_SECONDS)
-    ask = partial(check_metadata, config.notice, clock)
-    yield Check("metadata", partial(_awaited, ask))
+    ask = partial(check_sources, config, clock)
+    yield Check("sources", lambda: asyncio.run(ask()), SOURCES_SECONDS)
     yield Check("sockets", partial(check_sockets, config.sockets))
     yield Check("daemon", partial(check_daemon, config.sockets))
     yield Check("policy", partial(check_policy, config.policy))
@@ -76,7 +79,8 @@ def examine(all_checks: Iterable[Check]) -> Report:
         pool = ThreadPoolExecutor(1, thread_name_prefix="check")
         future = pool.submit(check.run)
         try:
-            findings.append(future.result(timeout=check.seconds))
+            found = future.result(timeout=check.seconds)
+            findings += found if isinstance(found, tuple) else (found,)
         except TimeoutError:
             stuck = stuck or not future.done()
             detail = f"no answer within {check.seconds:g} s"

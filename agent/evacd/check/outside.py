@@ -1,49 +1,10 @@
-"""The metadata service, the cordon's program and the departure's webhook."""
+"""The cordon's program and the departure's webhook."""
 
 import shutil
 import stat
 
-from evac.errors import EvacError
 from evacd.check.findings import Finding, Verdict
-from evacd.clock import Clock
-from evacd.config import CordonConfig, DepartureConfig, NoticeConfig, without_secrets
-from evacd.facts import Cancelled, Noticed, Probe, Quiet, Unknown
-
-_NO_CLOUD = 'if this is no VM of that cloud: cloud = "none"'
-
-
-async def check_metadata(config: NoticeConfig, clock: Clock) -> Finding:
-    """The cloud's metadata service answers one question."""
-    name = "metadata"
-    if config.cloud == "none":
-        detail = 'not asked: cloud = "none" hears operators only'
-        return Finding(name, Verdict.OK, detail)
-    where = f"{config.cloud} at {config.metadata_url}"
-    try:
-        answer = await _ask(config, clock)
-    except EvacError as error:
-        return Finding(name, Verdict.FAIL, str(error), "correct notice.metadata_url")
-    match answer:
-        case Quiet():
-            return Finding(name, Verdict.OK, f"{where} answers: no notice")
-        case Noticed(notice):
-            detail = f"{where} answers: {notice.kind} {notice.detail}"
-            return Finding(name, Verdict.WARN, detail, "this machine is about to go")
-        case Cancelled():
-            return Finding(name, Verdict.OK, f"{where} answers: a notice was cancelled")
-        case Unknown(_, reason, cure):
-            cure = "; ".join(part for part in (cure, _NO_CLOUD) if part)
-            return Finding(name, Verdict.FAIL, f"{where}: {reason}", cure)
-
-
-async def _ask(config: NoticeConfig, clock: Clock) -> Probe:
-    from evacd.notice.gcp import GcpSource, gcp_client
-    from evacd.notice.metadata import open_session
-
-    async with open_session() as session:
-        client = gcp_client(session, config.metadata_url, where="notice.metadata_url")
-        source = GcpSource(client, clock, window_seconds=config.gcp_window_seconds)
-        return await source.probe()
+from evacd.config import CordonConfig, DepartureConfig, without_secrets
 
 
 def check_cordon(config: CordonConfig) -> Finding:

@@ -14,39 +14,57 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from evac.errors import ConfigError
+from evacd.config.entries import NodeRule, WrongEntry
 from evacd.config.kinds import MODE, Budget
 from evacd.config.lines import lines, syntax_line
 from evacd.config.settings import (
     Config,
     CordonConfig,
     DepartureConfig,
+    HttpConfig,
     LogConfig,
     MemoryConfig,
-    NoticeConfig,
     PlanConfig,
     PolicyConfig,
     SocketConfig,
     StateConfig,
     StoreConfig,
 )
+from evacd.config.sources import (
+    AwsConfig,
+    AzureConfig,
+    GcpConfig,
+    NodeConfig,
+    NoticeConfig,
+    ShutdownConfig,
+    UserConfig,
+)
 from evacd.config.table import SECTIONS, SETTINGS, Setting
 
 __all__ = [
     "SETTINGS",
+    "AwsConfig",
+    "AzureConfig",
     "Budget",
     "Config",
     "CordonConfig",
     "DepartureConfig",
+    "GcpConfig",
+    "HttpConfig",
     "LogConfig",
     "MemoryConfig",
+    "NodeConfig",
+    "NodeRule",
     "NoticeConfig",
     "PlanConfig",
     "PolicyConfig",
     "Row",
     "Setting",
+    "ShutdownConfig",
     "SocketConfig",
     "StateConfig",
     "StoreConfig",
+    "UserConfig",
     "explain",
     "load",
     "without_secrets",
@@ -143,13 +161,21 @@ def _from_file(path: Path) -> Iterator[tuple[str, tuple[str, Any]]]:
             key, where = f"{section}.{name}", f"{path}:{numbers[section, name]}"
             if name not in names:
                 raise ConfigError(where, key, _one_of(names, name, f"a key of [{section}]"))
-            yield key, (where, _value(_BY_KEY[key], where, raw, text=False))
+            try:
+                value = _value(_BY_KEY[key], where, raw, text=False)
+            except ConfigError as error:
+                below = getattr(error.__cause__, "path", ())
+                number = numbers.get((section, name, *below), numbers[section, name])
+                raise ConfigError(f"{path}:{number}", key, error.expected) from error
+            yield key, (where, value)
 
 
 def _value(one: Setting, where: str, raw: object, *, text: bool = True) -> Any:
     try:
         return one.kind.check(one.kind.parse(raw) if text and isinstance(raw, str) else raw)
-    except (ValueError, OverflowError) as error:
+    except WrongEntry as error:
+        raise ConfigError(where, one.key, f"{one.kind.expected}; {error.expected}") from error
+    except (ValueError, OverflowError, RecursionError) as error:
         got = f", not {str(raw)[:80]!r}" if one.kind.shown else ""
         raise ConfigError(where, one.key, one.kind.expected + got) from error
 
@@ -165,6 +191,8 @@ def _in(key: str, section: str) -> bool:
 
 
 def _shown(one: Setting, value: object) -> str:
+    if one.kind.show is not None:
+        return one.kind.show(value)
     if isinstance(value, tuple):
         return shlex.join(_shown(one, item) for item in value)
     if one.kind is MODE and isinstance(value, int):

@@ -40,6 +40,7 @@ class Kind:
         shown: A wrong value may be repeated in a message: it cannot hold a secret.
         repeated: The flag may be given more than once.
         flag: The flag stands alone, without a value.
+        show: A value as people read it; None where its text will do.
     """
 
     expected: str
@@ -49,6 +50,7 @@ class Kind:
     shown: bool = True
     repeated: bool = False
     flag: bool = False
+    show: Callable[[Any], str] | None = None
 
 
 @dataclass(frozen=True)
@@ -173,6 +175,14 @@ def _metadata_root(value: object) -> str:
     return url
 
 
+def _some_metadata_root(value: object) -> str:
+    return _metadata_root(value) if value != "" else ""
+
+
+def _address(value: object) -> str:
+    return str(ipaddress.ip_address(_text(value)))  # ValueError where it is none
+
+
 def _some_http_url(value: object) -> str:
     return _http_url(value) if value != "" else ""
 
@@ -232,9 +242,10 @@ STORE_URLS = Kind(
     shown=False,
     repeated=True,
 )
-METADATA_ROOT = Kind(
-    'a URL of an address without a path, such as "http://169.254.169.254"',
-    _metadata_root,
+ADDRESS = Kind('an IP address in quotes, such as "127.0.0.1"', _address, metavar="ADDRESS")
+SOME_METADATA_ROOT = Kind(
+    'a URL of an address without a path, such as "http://169.254.169.254", or "" for its own',
+    _some_metadata_root,
     metavar="URL",
     shown=False,
 )

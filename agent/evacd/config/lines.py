@@ -6,6 +6,7 @@ multi-line strings, arrays, dotted and quoted keys need no rules here.
 
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -14,8 +15,14 @@ _AT_LINE = re.compile(r"\(at line ([0-9]+), column [0-9]+\)")
 
 
 def lines(text: str) -> Mapping[Path, int]:
-    """The first line, counted from 1, of every table and key of *text*, which is valid TOML."""
+    """The first line, counted from 1, of every table and key of *text*, which is valid TOML.
+
+    Of a table that begins with ``[[name]]`` also by its number, counted from 0:
+    ``("name", "0", "key")``.
+    """
     found: dict[Path, int] = {}
+    entries: Counter[Path] = Counter()
+    entry: Path = ()
     table: Path = ()
     pending = ""
     start = 1
@@ -27,12 +34,18 @@ def lines(text: str) -> Mapping[Path, int]:
         except tomllib.TOMLDecodeError:
             continue
         if pending.lstrip().startswith("["):
-            table = max(_paths(statement), key=len)
+            table, entry = max(_paths(statement), key=len), ()
             below: Path = ()
+            if pending.lstrip().startswith("[["):
+                entry = (*table, str(entries[table]))
+                entries[table] += 1
+                found[entry] = start
         else:
             below = table
         for path in _paths(statement):
             found.setdefault(below + path, start)
+            if entry and below:
+                found.setdefault(entry + path, start)
         pending, start = "", number + 1
     return found
 

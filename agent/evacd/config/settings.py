@@ -1,4 +1,4 @@
-"""What can be set: one frozen dataclass per concern.
+"""What can be set: one frozen dataclass per concern; those of the notice sources in `sources`.
 
 A field's `setting` is its whole declaration: the file's key is the field's name, and the
 variable, the flag, the parser and the help come from what stands here.
@@ -9,20 +9,19 @@ variable, the flag, the parser and the help come from what stands here.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from evacd.config import kinds
-from evacd.config.kinds import Budget, Kind
-
-
-def setting(kind: Kind, default: Any, help: str, *, flag: str = "") -> Any:
-    """Declare a field.
-
-    Args:
-        help: One line that gives the unit.
-        flag: Where it is not ``--<section>-<field>``. The variable is named after the flag.
-    """
-    return field(default=default, metadata={"kind": kind, "help": help, "flag": flag})
+from evacd.config.declare import setting
+from evacd.config.kinds import Budget
+from evacd.config.sources import (
+    AwsConfig,
+    AzureConfig,
+    GcpConfig,
+    NodeConfig,
+    NoticeConfig,
+    ShutdownConfig,
+    UserConfig,
+)
 
 
 @dataclass(frozen=True)
@@ -32,6 +31,7 @@ class StoreConfig:
     Attributes:
         targets: URLs, in order of preference. None by default: a daemon without one saves nothing.
         durable_anyway: A local disk that looks as if it went with the machine is meant.
+        keep: Whole generations per job that stay; older ones go when a newer one is whole.
     """
 
     targets: tuple[str, ...] = setting(
@@ -46,35 +46,8 @@ class StoreConfig:
         "a file:// store on a boot or temporary disk is meant; check does not fail on it",
         flag="--store-is-durable",
     )
-
-
-@dataclass(frozen=True)
-class NoticeConfig:
-    """Who announces the end of this machine.
-
-    Attributes:
-        cloud: ``gcp``; ``none`` listens to operators only.
-        metadata_url: Root URL of the metadata service.
-        gcp_window_seconds: Seconds from a preemption notice to the machine's end.
-    """
-
-    cloud: str = setting(
-        kinds.choice(("gcp", "none")),
-        "gcp",
-        "whose notices to hear; none: operators only",
-        flag="--cloud",
-    )
-    metadata_url: str = setting(
-        kinds.METADATA_ROOT,
-        "http://169.254.169.254",
-        "root URL of the metadata service",
-        flag="--metadata-url",
-    )
-    gcp_window_seconds: float = setting(
-        kinds.number("seconds", 0),
-        30.0,
-        "seconds from a GCP preemption notice to the end",
-        flag="--gcp-window-seconds",
+    keep: int = setting(
+        kinds.count(1, 1000), 3, "whole generations per job that stay in a store"
     )
 
 
@@ -212,6 +185,30 @@ class DepartureConfig:
 
 
 @dataclass(frozen=True)
+class HttpConfig:
+    """Metrics and health over HTTP; read-only.
+
+    Attributes:
+        enabled: Serve them. A port that cannot be had is told and stops nothing.
+        address: To listen on.
+        port: 0 takes a free one.
+        degraded_seconds: Seconds that all sources may go without an answer before
+            ``/healthz`` fails.
+    """
+
+    enabled: bool = setting(
+        kinds.BOOLEAN, True, "serve /metrics, /healthz and /readyz", flag="--http"
+    )
+    address: str = setting(kinds.ADDRESS, "127.0.0.1", "address to serve them on")
+    port: int = setting(kinds.count(0, 65535), 9911, "port to serve them on; 0 takes a free one")
+    degraded_seconds: float = setting(
+        kinds.number("seconds", 0, above=True),
+        120.0,
+        "seconds that all sources may go without an answer before /healthz fails",
+    )
+
+
+@dataclass(frozen=True)
 class StateConfig:
     """What outlives the daemon.
 
@@ -251,12 +248,19 @@ class Config:
 
     store: StoreConfig = field(default_factory=StoreConfig)
     notice: NoticeConfig = field(default_factory=NoticeConfig)
+    aws: AwsConfig = field(default_factory=AwsConfig)
+    gcp: GcpConfig = field(default_factory=GcpConfig)
+    azure: AzureConfig = field(default_factory=AzureConfig)
+    shutdown: ShutdownConfig = field(default_factory=ShutdownConfig)
+    node: NodeConfig = field(default_factory=NodeConfig)
+    user: UserConfig = field(default_factory=UserConfig)
     sockets: SocketConfig = field(default_factory=SocketConfig)
     memory: MemoryConfig = field(default_factory=MemoryConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)
     cordon: CordonConfig = field(default_factory=CordonConfig)
     departure: DepartureConfig = field(default_factory=DepartureConfig)
+    http: HttpConfig = field(default_factory=HttpConfig)
     state: StateConfig = field(default_factory=StateConfig)
     log: LogConfig = field(default_factory=LogConfig)
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)

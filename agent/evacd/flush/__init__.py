@@ -273,7 +273,7 @@ class Flush:
         self._record(
             "commit.finished",
             {"unit": step.unit, "generation": asdict(generation), "store": saved.store,
-             "durable": saved.whole},
+             "durable": saved.whole, "nbytes": saved.nbytes, "seconds": took},
         )  # fmt: skip
         self._orphans.discard(step.unit)
         if saved.whole:

@@ -35,7 +35,7 @@ class StoodDown:
 
 @dataclass(frozen=True)
 class Advised:
-    """Worth telling workloads; orders nothing. Once per notice."""
+    """Worth telling workloads; orders nothing. Once per notice, and again after a while."""
 
     notice: Notice
 
@@ -72,12 +72,14 @@ class _Standing:
     Attributes:
         confidence: The highest that it ever had.
         deadline: The earliest that it ever had; finite wherever it can carry an order.
+        advised: When workloads were last told of it as advice.
     """
 
     notice: Notice
     state: State
     confidence: Confidence
     deadline: float
+    advised: float
 
 
 _NEVER = math.inf
@@ -89,8 +91,15 @@ class Machine:
     Its order's deadline never moves later unless something was cancelled.
     """
 
-    def __init__(self, new_id: Callable[[], str]) -> None:
+    def __init__(self, new_id: Callable[[], str], *, advise_again: float = _NEVER) -> None:
+        """Nothing stands.
+
+        Args:
+            advise_again: Seconds after which advice that still stands is told again, to those
+                who came meanwhile and those who thought that it was over.
+        """
         self._new_id = new_id
+        self._advise_again = advise_again
         self._need = 0.0
         self._order: Order | None = None
         # By (source, id), in order of arrival: a tie of deadlines goes to the first.
@@ -133,12 +142,13 @@ class Machine:
         known = before.deadline if before else _NEVER
         deadline = min(known, _deadline(notice, now))
         if before and (confidence, deadline) == (before.confidence, known):
-            return ()
+            return self._advised_again(key, before, now)
         after = _Standing(
             notice=notice,
             state=NEXT[state, self._event(confidence, deadline, now)],
             confidence=confidence,
             deadline=deadline,
+            advised=before.advised if before else now,
         )
         self._standing[key] = after
         if after.state is State.LEAVING:
@@ -146,6 +156,14 @@ class Machine:
         if after.state is State.WAITING:
             return (Waiting(notice, starts_at=deadline - self._need),)
         return (Advised(notice),) if state is State.CALM else ()
+
+    def _advised_again(
+        self, key: tuple[str, str], before: _Standing, now: float
+    ) -> tuple[Transition, ...]:
+        if before.state is not State.ADVISED or now - before.advised < self._advise_again:
+            return ()
+        self._standing[key] = replace(before, advised=now)
+        return (Advised(before.notice),)
 
     def _event(self, confidence: Confidence, deadline: float, now: float) -> Event:
         if confidence >= Confidence.CERTAIN:

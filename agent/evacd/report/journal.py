@@ -100,6 +100,14 @@ class Journal:
         )
         self._put(_Write(_OPEN, values))
 
+    def resume(self, incident_id: str, *, since_seconds: float) -> None:
+        """Go on with an incident that an earlier daemon opened.
+
+        Args:
+            since_seconds: How long ago its first notice was seen.
+        """
+        self._seen.setdefault(incident_id, self._clock.monotonic() - since_seconds)
+
     def record(self, incident_id: str, name: str, data: Mapping[str, Any]) -> None:
         """Write one event of an incident that was opened; never blocks, never raises.
 

@@ -46,6 +46,7 @@ def test_no_store_fails() -> None:
 
     finding = by_name["store"].run()
 
+    assert isinstance(finding, Finding)
     assert finding.verdict is Verdict.FAIL
     assert "dies with it" in finding.cure
 

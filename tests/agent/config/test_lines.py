@@ -27,6 +27,8 @@ inline = { a = 1, b = { c = 2 } }
 'single' = [{ x = 1 }]
 [[many]]
 one = 1
+[[many]]
+one = 2
 '''
 
 
@@ -47,6 +49,10 @@ def test_strings_arrays_quotes_and_inline_tables_do_not_mislead() -> None:
         ("other table", "deep", "single", "x"): 16,
         ("many",): 17,
         ("many", "one"): 18,
+        ("many", "0"): 17,
+        ("many", "0", "one"): 18,
+        ("many", "1"): 19,
+        ("many", "1", "one"): 20,
     }
 
 

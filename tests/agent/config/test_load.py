@@ -9,6 +9,10 @@ from hypothesis import strategies as st
 
 from evac.errors import ConfigError
 from evacd.config import SETTINGS, Budget, Config, Setting, explain, load
+from evacd.config.entries import CONFIDENCE_WORDS, POLICY_WORDS, WHERE_WORDS
+from evacd.facts import Confidence
+from evacd.notice.aws import Policy
+from evacd.notice.node import Where
 
 
 @dataclass(frozen=True)
@@ -24,14 +28,18 @@ SECONDS = Sample(
     (("0.5", "0.5"), ("7", "7")), ('"7"', "-1", "nan", "inf", "true", "1" * 400), ("x", "-1")
 )
 TEXT = Sample((('"a"', "a"), ('"b c"', "b c")), ("1", "[]", '"a\\u0000b"'), ("a\0b",))
+ABOVE = Sample((("0.5", "0.5"), ("7", "7")), ('"7"', "-1", "0", "nan"), ("x", "0"))
+BOOLEAN = Sample((("true", "yes"), ("false", "0")), ('"true"', "1"), ("maybe",))
+WATCH = Sample((('"on"', "on"), ('"off"', "off")), ('"yes"', "true", "1"), ("maybe",))
 SAMPLES: dict[str, Sample] = {
     "store.targets": Sample(
         (('["file:///a"]', "file:///a"), ('["file:///a", "file:///b"]', "file:///a, file:///b")),
         ('"file:///a"', "[1]", '["/a"]', '[""]'),
         ("/a", "file:///a,b"),
     ),
-    "store.durable_anyway": Sample((("true", "yes"), ("false", "0")), ('"true"', "1"), ("maybe",)),
-    "notice.cloud": Sample((('"none"', "none"), ('"gcp"', "gcp")), ('"gpc"', "1", "[]"), ("aws",)),
+    "store.durable_anyway": BOOLEAN,
+    "store.keep": Sample((("1", "1"), ("3", "3")), ("-1", "1.5", "true", '"1"'), ("x",)),
+    "notice.cloud": Sample((('"none"', "none"), ('"gcp"', "gcp")), ('"gpc"', "1", "[]"), ("aw",)),
     "notice.metadata_url": Sample(
         (('"http://127.0.0.1:80"', "http://127.0.0.1:80"), ('"http://[::1]:9"', "http://[::1]:9")),
         (
@@ -46,7 +54,54 @@ SAMPLES: dict[str, Sample] = {
         ),
         ("http://", "http://a b"),
     ),
-    "notice.gcp_window_seconds": SECONDS,
+    "notice.poll_seconds": Sample((("0.2", "0.2"), ("5", "5")), ("0.1", "-1", '"1"'), ("x", "0")),
+    "notice.advise_again_seconds": ABOVE,
+    "aws.ipv6": BOOLEAN,
+    "aws.rebalance": BOOLEAN,
+    "aws.hook_seconds": SECONDS,
+    "aws.policies": Sample(
+        (('{instance-stop = "planned"}', "instance-stop=planned"), ("{}", " ,")),
+        ("1", '"instance-stop"', '{instance-stop = "later"}', '{"a b" = "early"}', "{a = 1}"),
+        ("instance-stop", "instance-stop=later", "=early"),
+    ),
+    "aws.ignored_events": Sample((('["a", "b"]', "a,b"),), ('"a"', "[1]"), ("a\0b",)),
+    "aws.capacity_block_end": Sample(
+        (
+            ('"2026-03-01T11:30:00Z"', "2026-03-01T11:30:00Z"),
+            ("2026-03-01T11:30:00+01:00", "2026-03-01T11:30:00+01:00"),
+        ),
+        ('"2026-03-01T11:30:00"', "2026-03-01T11:30:00", "2026-03-01", '"soon"', "1"),
+        ("soon", "2026-03-01T11:30:00"),
+    ),
+    "aws.early_seconds": SECONDS,
+    "gcp.window_seconds": SECONDS,
+    "gcp.stop_window_seconds": SECONDS,
+    "gcp.trust_true_at_boot": BOOLEAN,
+    "azure.machine": TEXT,
+    "azure.preempt_assume_seconds": SECONDS,
+    "azure.acknowledge": BOOLEAN,
+    "azure.api_version": TEXT,
+    "shutdown.watch": WATCH,
+    "shutdown.sigterm_budget_seconds": SECONDS,
+    "shutdown.run_dir": Sample((('"/a"', "/a"),), ('"a"', "1"), ("a",)),
+    "shutdown.bus_address": TEXT,
+    "node.watch": WATCH,
+    "node.name": TEXT,
+    "node.rules": Sample(
+        (
+            (
+                '[{kind = "a", where = "label", key = "b", confidence = "certain"}]',
+                '[{"kind": "a", "where": "label", "key": "b", "confidence": "certain"}]',
+            ),
+            ("[]", "[]"),
+        ),
+        ("1", "[1]", "[{}]", '[{kind = "a"}]', "[{color = 1}]"),
+        ("x", "{}", "[1]", "["),
+    ),
+    "user.file": Sample((('"/a"', "/a"),), ('"a"', "1"), ("a",)),
+    "user.exec": Sample((('["a", "b c"]', "a 'b c'"),), ('"a"', "[1]"), ("a 'b",)),
+    "user.http": Sample((('"http://h/p?q=1"', "http://h/p?q=1"),), ('"h/p"', "1"), ("ftp://h",)),
+    "user.period_seconds": Sample((("0.1", "0.1"), ("5", "5")), ("0.01", "-1", '"1"'), ("x", "0")),
     "sockets.workload": Sample((('"/a"', "/a"), ('"/b"', "/b")), ('"a"', "1", '""'), ("a",)),
     "sockets.admin": Sample((('"/a"', "/a"), ('"/b"', "/b")), ('"a"', "1", '""'), ("a",)),
     "sockets.workload_mode": Sample(
@@ -76,6 +131,12 @@ SAMPLES: dict[str, Sample] = {
     ),
     "departure.timeout_seconds": Sample((("3", "3"),), ("0", "-1"), ("x",)),
     "departure.secret_file": Sample((('"/a"', "/a"),), ('"a"', "1"), ("a",)),
+    "http.enabled": BOOLEAN,
+    "http.address": Sample(
+        (('"127.0.0.1"', "127.0.0.1"), ('"::"', "::")), ('"localhost"', "1", '""'), ("a.b",)
+    ),
+    "http.port": Sample((("0", "0"), ("9911", "9911")), ("-1", "65536", '"1"'), ("x",)),
+    "http.degraded_seconds": ABOVE,
     "state.dir": Sample((('"/a"', "/a"),), ('"a"', "1"), ("a",)),
     "state.node": TEXT,
     "log.format": Sample((('"json"', "json"),), ('"xml"', "1"), ("xml",)),
@@ -208,7 +269,7 @@ def test_wrong_text_is_refused_with_the_name_of_its_variable_or_flag(key: str, t
     with pytest.raises(ConfigError) as in_env:
         load(None, {one.env: text}, {})
     with pytest.raises(ConfigError) as in_flag:
-        load(None, {}, {key: [text] if key == "policy.allow_users" else text})
+        load(None, {}, {key: [text] if one.kind.repeated and key != "store.targets" else text})
 
     assert (in_env.value.where, in_env.value.key) == (one.env, key)
     assert (in_flag.value.where, in_flag.value.key) == (one.flag, key)
@@ -239,6 +300,71 @@ def test_an_unknown_or_malformed_file_is_refused_with_its_line(
 
     assert (caught.value.where, caught.value.key) == (f"{file}:{line}", key)
     assert hint in caught.value.expected
+
+
+RULES = """\
+[node]
+watch = "on"
+
+[[node.rules]]
+kind = "site/reclaim"
+where = "label"
+key = "site/going"
+confidence = "certain"
+window_seconds = 60
+
+[[node.rules]]
+kind = "site/maintain"
+where = "{where}"
+key = "site/maintain"
+
+confidence = "{confidence}"
+"""
+
+
+def test_rules_of_a_file_are_read_one_by_one(tmp_path: Path) -> None:
+    file = tmp_path / "evac.toml"
+    file.write_text(RULES.format(where="taint", confidence="planned"))
+
+    first, second = load(file, {}, {}).node.rules
+
+    assert (first.kind, first.window_seconds, first.value) == ("site/reclaim", 60.0, "*")
+    assert (second.where, second.confidence) == ("taint", "planned")
+
+
+@pytest.mark.parametrize(
+    ("where", "confidence", "line", "hint"),
+    [
+        ("taint", "sure", 16, "a rule's confidence is one of"),
+        ("mark", "planned", 13, "a rule's where is one of"),
+        ("label", "", 16, "a rule's confidence is one of"),
+    ],
+)
+def test_a_wrong_rule_is_refused_with_the_line_of_what_is_wrong(
+    tmp_path: Path, where: str, confidence: str, line: int, hint: str
+) -> None:
+    file = tmp_path / "evac.toml"
+    file.write_text(RULES.format(where=where, confidence=confidence))
+
+    with pytest.raises(ConfigError) as caught:
+        load(file, {}, {})
+
+    assert (caught.value.where, caught.value.key) == (f"{file}:{line}", "node.rules")
+    assert hint in caught.value.expected
+
+
+def test_a_rule_that_lacks_something_is_refused_where_it_begins(tmp_path: Path) -> None:
+    file = tmp_path / "evac.toml"
+    file.write_text('[[node.rules]]\nkind = "a"\n\n[[node.rules]]\nwhere = "label"\n')
+
+    with pytest.raises(ConfigError, match=r"evac\.toml:1: .*a rule has its where"):
+        load(file, {}, {})
+
+
+def test_the_words_of_the_file_are_the_words_of_the_sources() -> None:
+    assert set(POLICY_WORDS) == {policy.value for policy in Policy}
+    assert set(WHERE_WORDS) == {where.value for where in Where}
+    assert set(CONFIDENCE_WORDS) == {confidence.word for confidence in Confidence}
 
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,169 @@
+"""Runs all sources side by side, from the first moment on until it is cancelled.
+
+Those that need no cloud begin at once; the cloud's begin when it is known which it is. Where it
+cannot be found out it is asked for again and again: a metadata service may come up late.
+"""
+
+import asyncio
+from asyncio import TaskGroup
+from collections.abc import Iterable
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, NoReturn, Self
+
+import structlog
+
+from evacd.clock import Clock
+from evacd.config import Config
+from evacd.listening.attend import Again, attend
+from evacd.listening.ears import Ears
+from evacd.listening.find import Found, find
+from evacd.listening.sources import independent, of_cloud
+from evacd.notice import Source
+from evacd.notice.detect import DMI
+
+if TYPE_CHECKING:
+    from evacd.notice.azure import AzureSource
+    from evacd.notice.node import NodeSource
+    from evacd.notice.shutdown import ShutdownSource
+
+log = structlog.get_logger()
+
+_FIND_AGAIN_SECONDS = 30.0
+
+
+class Listener:
+    """All sources of one daemon; an async context that holds what they have open."""
+
+    def __init__(
+        self,
+        config: Config,
+        ears: Ears,
+        clock: Clock,
+        *,
+        boot: str = "",
+        dmi: Path = DMI,
+        extra: Iterable[Source] = (),
+        again: Again | None = None,
+        find_again_seconds: float = _FIND_AGAIN_SECONDS,
+    ) -> None:
+        """Make it ready; nothing is asked yet.
+
+        Args:
+            boot: Kernel boot id.
+            dmi: Where the firmware's strings are.
+            extra: More sources, beside those of the configuration.
+            again: How long a source whose code failed is left alone.
+            find_again_seconds: Between two attempts to find out which cloud this is.
+        """
+        self._config = config
+        self._ears = ears
+        self._clock = clock
+        self._boot = boot
+        self._dmi = dmi
+        self._extra = tuple(extra)
+        self._again = again
+        self._find_again = find_again_seconds
+        self._opened = AsyncExitStack()
+        self._acknowledged: set[str] = set()
+        self._independent: tuple[Source, ...] = ()
+        self.found = Found("", "not found out yet")
+        self.shutdown: ShutdownSource | None = None
+        self.node: NodeSource | None = None
+        self.azure: AzureSource | None = None
+
+    async def __aenter__(self) -> Self:
+        """Make the sources that need no cloud.
+
+        Raises:
+            ConfigError: A URL is none.
+        """
+        self._independent = await independent(
+            self._config, self._clock, self._opened, boot=self._boot
+        )
+        for source in (*self._independent, *self._extra):
+            self._expect(source)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close what they had open."""
+        await self._opened.aclose()
+
+    async def run(self) -> NoReturn:
+        """Listen for ever.
+
+        Raises:
+            ConfigError: The metadata service's address is none.
+        """
+        async with TaskGroup() as tasks:
+            for source in (*self._independent, *self._extra):
+                self._attend(source, tasks)
+            cloud = await self._find()
+            for source in await of_cloud(
+                self._config, cloud, self._clock, self._opened, boot=self._boot
+            ):
+                self._expect(source)
+                self._attend(source, tasks)
+            log.info("cloud.heard", cloud=cloud or "none", how=self.found.how)
+            await asyncio.Event().wait()
+        raise AssertionError("the keepers never end")
+
+    async def _find(self) -> str:
+        told = False
+        while True:
+            self.found = found = await find(self._config, dmi=self._dmi)
+            if found.cure and not told:
+                told = True
+                log.warning("cloud.undetected", reason=found.how, cure=found.cure)
+            if found.final:
+                return found.cloud
+            await asyncio.sleep(self._find_again)
+
+    def _expect(self, source: Source) -> None:
+        self._ears.expect(source.name, lambda: str(getattr(source, "degraded", "")))
+        match source.name:
+            case "shutdown":
+                self.shutdown = source  # type: ignore[assignment]  # by its name
+            case "node" if hasattr(source, "shutting_down"):
+                self.node = source  # type: ignore[assignment]  # by its name
+            case "azure":
+                self.azure = source  # type: ignore[assignment]  # by its name
+
+    def _attend(self, source: Source, tasks: TaskGroup) -> None:
+        crashed = partial(self._ears.crashed, source.name)
+        tasks.create_task(attend(source, self._ears.hear, crashed, self._clock, again=self._again))
+
+    # --- what the sources are told ---------------------------------------------------------
+
+    @property
+    def node_shutting_down(self) -> bool:
+        """The kubelet says that this machine shuts down."""
+        return self.node is not None and self.node.shutting_down
+
+    async def let_go(self, *, all_saved: bool) -> None:
+        """The flush has settled, or there is none: nothing needs to wait for this daemon.
+
+        Safe to call again and again, and to be called late.
+
+        Args:
+            all_saved: Everything that was on board is safe.
+        """
+        if self.shutdown is not None:
+            await self.shutdown.release()
+        if self.azure is None or not self._config.azure.acknowledge or not all_saved:
+            return
+        for notice in self._ears.standing("azure"):
+            if notice.id in self._acknowledged:
+                continue
+            self._acknowledged.add(notice.id)
+            if why := await self.azure.acknowledge(notice.id):
+                log.warning("notice.unacknowledged", id=notice.id, reason=why)
+            else:
+                log.info("notice.acknowledged", id=notice.id)

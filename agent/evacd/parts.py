@@ -1,0 +1,166 @@
+"""The one place that knows every implementation of a seam: from settings to the parts.
+
+Notice sources are made in `evacd.listening`, when it is known which of them apply.
+"""
+
+from asyncio import TaskGroup
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from importlib.metadata import version
+from itertools import count as numbers
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+import aiohttp
+import psutil
+
+from evac.store import Owner, Store, open_store
+from evac.wire import Cancel, Drain, Message
+from evacd.clock import Clock
+from evacd.config import Config
+from evacd.cordon import Cordon
+from evacd.cordon.command import CommandCordon
+from evacd.errors import StateError
+from evacd.evacuation import Evacuation
+from evacd.flush.save import Saver
+from evacd.order import Machine
+from evacd.rendezvous import Announcer
+from evacd.rendezvous.webhook import WebhookAnnouncer
+from evacd.report.journal import Journal
+from evacd.workloads import Board, BoardSettings, Happening
+
+# A manifest, its fsync and its directory's: 5-30 ms on a busy local disk.
+_COMMIT_SECONDS = 0.05
+
+
+def make_board(
+    config: Config,
+    clock: Clock,
+    *,
+    happened: Callable[[Happening], None],
+    status: Callable[[], Mapping[str, object]],
+    admin: Callable[[Drain | Cancel], Message],
+    node: str,
+    boot: str,
+) -> Board:
+    """Who is on board, and the sockets by which they come."""
+    settings = BoardSettings(
+        workload_path=config.sockets.workload,
+        admin_path=config.sockets.admin,
+        workload_mode=config.sockets.workload_mode,
+        admin_group=config.sockets.admin_group,
+        memory_bytes=config.memory.budget.resolve(psutil.virtual_memory().available),
+        slots=config.memory.slots,
+        orphan_seconds=config.memory.orphan_seconds,
+        max_priority=config.policy.max_priority,
+        allow_users=config.policy.allow_users,
+        node=node,
+        boot=boot,
+        version=version("evac"),
+        stores=config.store.targets,
+        lane=config.store.targets[0],
+    )
+    return Board(settings, clock=clock, happened=happened, status=status, admin=admin)
+
+
+def make_evacuation(
+    config: Config,
+    board: Board,
+    journal: Journal,
+    clock: Clock,
+    outside: aiohttp.ClientSession,
+    beside: TaskGroup,
+    *,
+    node: str,
+    boot: str,
+    secret: bytes | None,
+    count: Callable[[str, Mapping[str, Any]], None],
+) -> Evacuation:
+    """From the order to the report; see `Evacuation` for the arguments.
+
+    Args:
+        secret: Signs departures.
+    """
+    number = numbers(1)
+    prefix = token_hex(4)
+    return Evacuation(
+        machine=Machine(
+            lambda: f"{prefix}-{next(number)}", advise_again=config.notice.advise_again_seconds
+        ),
+        board=board,
+        saver=Saver(config.store.targets, cache(_open_store), node=node),
+        keep=config.store.keep,
+        lanes=config.store.targets[:1],
+        assumed=config.plan.assumed_bytes_per_second,
+        reserve=config.plan.commit_reserve_seconds,
+        commit_seconds=_COMMIT_SECONDS,
+        cordons=_cordons(config, node),
+        announcers=_announcers(config, outside, clock, secret),
+        journal=journal,
+        clock=clock,
+        node=node,
+        boot=boot,
+        beside=beside,
+        count=count,
+    )
+
+
+def _cordons(config: Config, node: str) -> tuple[Cordon, ...]:
+    cordon = config.cordon
+    if not cordon.command:
+        return ()
+    return (
+        CommandCordon(
+            cordon.command,
+            cordon.undo_command,
+            timeout_seconds=cordon.timeout_seconds,
+            node=node,
+        ),
+    )
+
+
+def _announcers(
+    config: Config, session: aiohttp.ClientSession, clock: Clock, secret: bytes | None
+) -> tuple[Announcer, ...]:
+    departure = config.departure
+    if not departure.webhook_url:
+        return ()
+    return (
+        WebhookAnnouncer(
+            departure.webhook_url,
+            session,
+            timeout_seconds=departure.timeout_seconds,
+            clock=clock,
+            secret=secret,
+        ),
+    )
+
+
+def make_state_directory(path: Path) -> Path:
+    """*path*, made where it is missing.
+
+    Raises:
+        StateError: It cannot be used.
+    """
+    with _refusal(path):
+        path.mkdir(mode=0o755, parents=True, exist_ok=True)
+    return path
+
+
+def boot_id() -> str:
+    """The kernel's own name for this boot; a node that reboots is another node."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def _open_store(url: str, owner: Owner) -> Store:
+    return open_store(url, owner=owner)
+
+
+@contextmanager
+def _refusal(path: Path) -> Generator[None, None, None]:
+    try:
+        yield
+    except OSError as error:
+        raise StateError(str(path), error.strerror or type(error).__name__) from error

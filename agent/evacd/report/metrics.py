@@ -1,0 +1,186 @@
+"""Prometheus metrics: counted as things happen, the rest read off the status when asked for.
+
+Names and units follow prometheus.io/docs/practices/naming (base units, ``_total`` for what
+only grows). Labels hold what is configured or comes from a short list, never a job's name: a
+kind of notice beyond the first `MOST_KINDS` is counted as ``other``.
+"""
+
+from collections import Counter as Tally
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.registry import Collector
+
+from evacd.config import without_secrets
+from evacd.facts import Cancelled, Notice, Noticed, Probe, Quiet, Unknown
+from evacd.workloads.job import SlotState
+
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+MOST_KINDS = 32
+_OUTCOMES = {Quiet: "quiet", Noticed: "notice", Cancelled: "cancelled", Unknown: "unknown"}
+_FLUSH_SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600)
+# Events of the path, as the report names them: which counter, and the result.
+_BESIDE = {
+    "cordon.closed": ("cordon", "closed"),
+    "cordon.reopened": ("cordon", "reopened"),
+    "cordon.failed": ("cordon", "failed"),
+    "departure.announced": ("departure", "announced"),
+    "departure.failed": ("departure", "failed"),
+}
+
+
+class Metrics:
+    """All of one daemon's, in a registry of their own."""
+
+    def __init__(self, status: Callable[[], Mapping[str, Any]]) -> None:
+        """Nothing has happened yet.
+
+        Args:
+            status: What `evac status` shows, at the moment it is asked.
+        """
+        # A second series for each counter that says when it was made: nobody asks for it.
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # theirs
+        self._registry = CollectorRegistry()
+        self._kinds: set[str] = set()
+        self._notices = self._counter(
+            "evac_notices", "Notices heard, each once.", "source", "kind", "confidence"
+        )
+        self._probes = self._counter(
+            "evac_probe_requests", "Answers of notice sources.", "source", "outcome"
+        )
+        self._crashes = self._counter(
+            "evac_source_crashes", "Failures of a notice source's own code.", "source"
+        )
+        self._flushed = self._counter(
+            "evac_flush_bytes", "Bytes flushed and committed, by store.", "store"
+        )
+        self._seconds = Histogram(
+            "evac_flush_seconds",
+            "Seconds that one workload's flush took, its commit included.",
+            buckets=_FLUSH_SECONDS,
+            registry=self._registry,
+        )
+        self._beside = {
+            "cordon": self._counter("evac_cordon", "Cordons done and undone.", "name", "result"),
+            "departure": self._counter(
+                "evac_departures", "Announcements of this node's departure.", "name", "result"
+            ),
+        }
+        self._registry.register(_Shown(status))
+
+    def text(self) -> bytes:
+        """The text format, version 0.0.4."""
+        return generate_latest(self._registry)
+
+    # --- what is counted -----------------------------------------------------------------
+
+    def probed(self, source: str, probe: Probe) -> None:
+        """A source answered."""
+        self._probes.labels(source, _OUTCOMES[type(probe)]).inc()
+
+    def noticed(self, notice: Notice) -> None:
+        """A notice that was not known before."""
+        kind = notice.kind
+        if kind not in self._kinds and len(self._kinds) >= MOST_KINDS:
+            kind = "other"
+        self._kinds.add(kind)
+        self._notices.labels(notice.source, kind, notice.confidence.word).inc()
+
+    def crashed(self, source: str) -> None:
+        """A source's code failed."""
+        self._crashes.labels(source).inc()
+
+    def happened(self, name: str, data: Mapping[str, Any]) -> None:
+        """An event of the path, as the report has it; most count nothing."""
+        if name == "commit.finished":
+            self._flushed.labels(without_secrets(data["store"])).inc(data["nbytes"])
+            self._seconds.observe(data["seconds"])
+        elif name in _BESIDE:
+            counter, result = _BESIDE[name]
+            self._beside[counter].labels(data["name"], result).inc()
+
+    def _counter(self, name: str, about: str, *labels: str) -> Counter:
+        return Counter(name, about, labels, registry=self._registry)
+
+
+class _Shown(Collector):
+    """What the status shows, as gauges."""
+
+    def __init__(self, status: Callable[[], Mapping[str, Any]]) -> None:
+        self._status = status
+
+    def describe(self) -> Iterable[Metric]:
+        """None by name: the status may not be ready when this is registered."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """All gauges, of one moment."""
+        status = self._status()
+        order = status.get("order")
+        yield _gauge(
+            "evac_build_info", "Always 1; which evac this is.", {(status["version"],): 1}, "version"
+        )
+        yield _gauge("evac_order_active", "An evacuation order is running.", {(): int(bool(order))})
+        left: dict[tuple[str, ...], float] = {(): order["seconds_left"]} if order else {}
+        yield _gauge(
+            "evac_notice_deadline_seconds",
+            "Seconds left to the running order's deadline, negative past it; absent without one.",
+            left,
+        )
+        yield _gauge(
+            "evac_probe_consecutive_failures",
+            "Answers in a row of a notice source that meant nothing.",
+            {(each["source"],): each["unknowns"] for each in status.get("sources", ())},
+            "source",
+        )
+        yield _gauge(
+            "evac_lane_bytes_per_second",
+            "Measured rate of a store.",
+            {
+                (without_secrets(lane["store"]),): lane["bytes_per_second"]
+                for lane in status.get("lanes", ())
+            },
+            "store",
+        )
+        yield from _of_workloads(status)
+
+
+def _of_workloads(status: Mapping[str, Any]) -> Iterator[Metric]:
+    outcomes = Tally("kept" if one["kept"] else "lost" for one in status.get("outcomes", ()))
+    yield _gauge(
+        "evac_units",
+        "Jobs under the running order, by what became of them.",
+        {(word,): outcomes[word] for word in ("kept", "lost")},
+        "outcome",
+    )
+    workloads = status["workloads"]
+    alive = sum(bool(one["alive"]) for one in workloads)
+    yield _gauge("evac_workloads", "Workloads on board.", {(): alive})
+    slots = Tally(slot["state"] for one in workloads for slot in one["slots"])
+    yield _gauge(
+        "evac_slots",
+        "Slots of staged state, by what they hold.",
+        {(state.value,): slots[state.value] for state in SlotState},
+        "state",
+    )
+    memory = status["memory"]
+    yield _gauge("evac_memory_budget_bytes", "Memory that slots may take.", {(): memory["budget"]})
+    yield _gauge("evac_memory_used_bytes", "Memory that slots take.", {(): memory["used"]})
+
+
+def _gauge(
+    name: str, about: str, values: Mapping[tuple[str, ...], float], *labels: str
+) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, about, labels=labels)
+    for label, value in values.items():
+        family.add_metric(label, value)
+    return family
