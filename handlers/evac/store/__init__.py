@@ -74,6 +74,13 @@ class Store(Protocol):
         """Forget *key*; it is no error that nothing is there."""
         ...
 
+    async def prepare(self, prefix: str) -> None:
+        """Make the place where the owner, by itself, may write below *prefix*.
+
+        Nothing where a store has no owners. What is there already is left as it is.
+        """
+        ...
+
     async def clean(self, *, older_than: float = 60.0) -> int:
         """Remove what killed writers of ours left half written; others' things never.
 

@@ -109,6 +109,10 @@ class GcsStore:
         with suppress(StoreMissing):
             await in_thread(lambda _: self._calls.delete(self._location.key(key), key=key))
 
+    async def prepare(self, prefix: str) -> None:
+        """See `Store.prepare`: a bucket has no owners of single objects."""
+        split(prefix)
+
     async def clean(self, *, older_than: float = 60.0) -> int:
         """Delete part objects of puts that ended long ago; how many they were.
 

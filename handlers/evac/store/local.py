@@ -75,6 +75,14 @@ class LocalStore:
         """See `Store.delete`; folders that it empties go, too."""
         await in_thread(partial(self._delete, key))
 
+    async def prepare(self, prefix: str) -> None:
+        """See `Store.prepare`: the folders that *prefix* names, those that are missing.
+
+        Raises:
+            StoreRejected: One of them is somebody else's, so that the owner may not write there.
+        """
+        await in_thread(partial(self._prepare, prefix))
+
     async def clean(self, *, older_than: float = 60.0) -> int:
         """Remove what killed writers left; how many files that were.
 
@@ -223,6 +231,20 @@ class LocalStore:
                             return
                         raise
                     os.fsync(above)
+
+    def _prepare(self, prefix: str, stop: Event) -> None:
+        parts = _split(prefix)
+        with _translated(prefix):
+            # What others may swap at any moment is looked at, never given away.
+            for depth in range(1, len(parts) + 1):
+                path = parts[:depth]
+                with beneath.folder(self._root, path, make=True, owner=self._owner) as folder:
+                    found = os.fstat(folder).st_uid
+                if self._owner is None or found == self._owner.uid:
+                    continue
+                if found != os.geteuid() or (path == parts and found == 0):
+                    reason = f"{'/'.join(path)} belongs to uid {found}, not to {self._owner.uid}"
+                    raise StoreRejected(prefix, reason)
 
     def _clean(self, older_than: float, stop: Event) -> int:
         with _translated("."):

@@ -88,6 +88,10 @@ class Metered:
         """See `Store.delete`."""
         await self._watched("delete", key, self._store.delete(key), lambda _: 0)
 
+    async def prepare(self, prefix: str) -> None:
+        """See `Store.prepare`."""
+        await self._watched("prepare", prefix, self._store.prepare(prefix), lambda _: 0)
+
     async def clean(self, *, older_than: float = 60.0) -> int:
         """See `Store.clean`."""
         work = self._store.clean(older_than=older_than)

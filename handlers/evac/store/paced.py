@@ -118,6 +118,10 @@ class Paced:
         """See `Store.delete`."""
         await self._store.delete(key)
 
+    async def prepare(self, prefix: str) -> None:
+        """See `Store.prepare`."""
+        await self._store.prepare(prefix)
+
     async def clean(self, *, older_than: float = 60.0) -> int:
         """See `Store.clean`."""
         return await self._store.clean(older_than=older_than)

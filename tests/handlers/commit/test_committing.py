@@ -212,6 +212,9 @@ class Cut:
         self._count(key)
         await self._store.delete(key)
 
+    async def prepare(self, prefix: str) -> None:
+        await self._store.prepare(prefix)
+
     async def clean(self, *, older_than: float = 60.0) -> int:
         self._count("")
         return await self._store.clean(older_than=older_than)

@@ -35,6 +35,20 @@ class StoreContract:
         assert sum(seen) == nbytes
         assert [e.nbytes for e in await store.list("")] == [nbytes]
 
+    async def test_a_place_is_prepared_for_what_is_put_there_and_holds_nothing(
+        self, store: Store
+    ) -> None:
+        await store.prepare("me/job")
+        await store.prepare("me/job")
+
+        assert await store.list("") == []
+        assert await store.create("me/job/incarnation-1.json", b"{}")
+
+    @pytest.mark.parametrize("prefix", ["", "..", "a/../b", "/a"])
+    async def test_no_place_is_prepared_outside(self, store: Store, prefix: str) -> None:
+        with pytest.raises(StoreRejected):
+            await store.prepare(prefix)
+
     async def test_a_second_put_replaces_the_first(self, store: Store) -> None:
         await store.put("a/b", memoryview(b"a longer first one"))
         await store.put("a/b", memoryview(b"second"))

@@ -379,3 +379,41 @@ asyncio.run(open_store(sys.argv[1]).put("job/body", memoryview(bytearray(3 << 20
     # The last of each kind: whatever came before it is covered by it.
     places = [max(found.start() for found in re.finditer(one, text)) for one in order]
     assert places == sorted(places), text
+
+
+@needs_root
+async def test_a_prepared_place_is_the_owners_alone(disk: Path, strict_umask: None) -> None:
+    root = disk / "root"
+
+    await LocalStore(str(root), owner=OWNER).prepare("user/job")
+
+    for path in (root / "user", root / "user" / "job"):
+        status = path.stat()
+        assert (status.st_uid, status.st_gid, status.st_mode & 0o777) == (12345, 23456, 0o750)
+    assert (root.stat().st_uid, root.stat().st_mode & 0o777) == (0, 0o755)
+
+
+@needs_root
+@pytest.mark.parametrize("where", ["user", "user/job"])
+async def test_a_place_that_is_anothers_is_left_to_them_and_told(disk: Path, where: str) -> None:
+    taken = disk / where
+    taken.mkdir(parents=True)
+    os.chown(taken, 777, 777)
+
+    with pytest.raises(StoreRejected, match=f"{where} belongs to uid 777, not to 12345"):
+        await LocalStore(str(disk), owner=OWNER).prepare("user/job")
+
+    assert taken.stat().st_uid == 777
+
+
+@pytest.mark.parametrize("link", ["user", "user/job"])
+async def test_no_place_is_prepared_behind_a_link(disk: Path, link: str) -> None:
+    outside = disk / "outside"
+    outside.mkdir()
+    (disk / "root" / link).parent.mkdir(parents=True)
+    (disk / "root" / link).symlink_to(outside)
+
+    with pytest.raises(StoreRejected):
+        await LocalStore(str(disk / "root")).prepare("user/job")
+
+    assert list(outside.iterdir()) == []
