@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from evacd.check import Verdict
 from evacd.check.outside import check_cordon, check_departure
 from evacd.config import CordonConfig, DepartureConfig

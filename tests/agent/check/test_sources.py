@@ -1,9 +1,10 @@
 """Each source that would run is asked once: as simulators serve it, and as others do instead."""
 
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 from aiohttp import web
@@ -24,17 +25,19 @@ async def serving(app: web.Application) -> AsyncIterator[str]:
 
 
 async def ask(
-    url: str = "", cloud: str = "gcp", *, dmi: Path = Path("/nonexistent"), **more: object
+    url: str = "", cloud: str = "gcp", more: Mapping[str, object] = MappingProxyType({})
 ) -> dict[str, Finding]:
     given = {"notice.cloud": cloud, "notice.metadata_url": url, "shutdown.watch": "off", **more}
-    found = await check_sources(load(None, {}, given), SystemClock(), dmi=dmi)
+    # Whatever this machine's firmware says: it is not asked.
+    nowhere = Path("/nonexistent")
+    found = await check_sources(load(None, {}, given), SystemClock(), dmi=nowhere)
     return {finding.name: finding for finding in found}
 
 
 @pytest.mark.parametrize(
     ("cloud", "names"),
     [
-        ("gcp", {"gcp/preempted", "gcp/maintenance", "gcp/upcoming", "gcp/stop"}),
+        ("gcp", {"gcp/preempted", "gcp/maintenance", "gcp/upcoming-maintenance", "gcp/stop"}),
         ("aws", {"aws/spot", "aws/rebalance", "aws/maintenance", "aws/asg"}),
         ("azure", {"azure"}),
     ],
@@ -129,7 +132,7 @@ async def test_an_unknown_place_fails_and_says_which_flag_to_give(tmp_path: Path
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         nothing = await ask(url, "auto")
-        something = await ask(url, "auto", **{"user.file": f"{tmp_path}/notice.json"})
+        something = await ask(url, "auto", {"user.file": f"{tmp_path}/notice.json"})
 
     assert (nothing["cloud"].verdict, something["cloud"].verdict) == (Verdict.FAIL, Verdict.WARN)
     assert "--cloud" in nothing["cloud"].cure
@@ -140,9 +143,8 @@ async def test_sources_of_one_s_own_have_their_lines(tmp_path: Path) -> None:
     file = tmp_path / "notice.json"
     file.write_text("{")
 
-    found = await ask(
-        cloud="none", **{"user.file": str(file), "user.exec": "false", "node.watch": "on"}
-    )
+    more = {"user.file": str(file), "user.exec": "false", "node.watch": "on"}
+    found = await ask(cloud="none", more=more)
 
     assert {name: one.verdict for name, one in found.items() if name != "cloud"} == {
         "node": Verdict.FAIL,
@@ -153,6 +155,6 @@ async def test_sources_of_one_s_own_have_their_lines(tmp_path: Path) -> None:
 
 
 async def test_an_end_that_is_known_is_a_source() -> None:
-    found = await ask(cloud="none", **{"aws.capacity_block_end": "2040-01-01T00:00:00Z"})
+    found = await ask(cloud="none", more={"aws.capacity_block_end": "2040-01-01T00:00:00Z"})
 
     assert "capacity-block-end, planned" in found["calendar"].detail

@@ -28,6 +28,7 @@ from evacd.notice.simulate.cloud import BANNER, Hook, Seen
 
 EVENTS = "/metadata/scheduledevents"
 INSTANCE = "/metadata/instance"
+LISTED = "/metadata/versions"
 VERSIONS = frozenset({"2017-11-01", "2019-01-01", "2019-04-01", "2019-08-01", "2020-07-01"})
 MACHINE = "evac-simulated_0"
 OTHER = "evac-simulated_1"
@@ -109,6 +110,7 @@ class AzureMetadata:
         self.app.router.add_get(EVENTS, self._guarded(self._get))
         self.app.router.add_post(EVENTS, self._guarded(self._post))
         self.app.router.add_get(INSTANCE + "{path:(/.*)?}", self._guarded(self._instance))
+        self.app.router.add_get(LISTED, self._guarded(_versions))
         self.app.router.add_route("*", "/metadata/{any:.*}", self._guarded(_nothing))
         own: dict[str, Callable[[], None]] = {
             name: partial(self._announce, type)
@@ -233,7 +235,7 @@ class AzureMetadata:
                 answer = _error(400, "Bad request. Required metadata header not specified")
             elif "X-Forwarded-For" in request.headers:
                 answer = _error(400, "Bad request. X-Forwarded-For is not allowed")
-            elif "api-version" not in request.query:
+            elif "api-version" not in request.query and request.path != LISTED:
                 answer = _error(400, "Bad request. api-version was not specified in the request")
             else:
                 answer = await handler(request)
@@ -296,6 +298,11 @@ class AzureMetadata:
         if request.query.get("format") != "text":
             return _error(400, "Bad request. A leaf has to be asked for with format=text")
         return web.Response(text=value)
+
+
+async def _versions(request: web.Request) -> web.StreamResponse:
+    # The one question that needs no api-version.
+    return web.json_response({"apiVersions": sorted(VERSIONS)})
 
 
 async def _nothing(request: web.Request) -> web.StreamResponse:
