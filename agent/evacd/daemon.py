@@ -29,6 +29,7 @@ from evacd.parts import boot_id, make_board, make_evacuation, make_state_directo
 from evacd.report.journal import Journal
 from evacd.report.metrics import CONTENT_TYPE, Metrics
 from evacd.report.page import Serving, serving
+from evacd.report.standing_file import StandingFile
 from evacd.report.systemd import READY, STOPPING, WATCHDOG, notify, status, watchdog_seconds
 from evacd.report.vitals import Pulse, Vitals, healthy, ready
 from evacd.workloads import Happening
@@ -38,6 +39,7 @@ log = structlog.get_logger()
 _TICK_SECONDS = 0.5
 _LET_GO_SECONDS = 0.2
 _JOURNAL = "incidents.sqlite"
+_STANDING = "standing.json"
 
 
 def run(config: Config) -> int:
@@ -98,13 +100,14 @@ class Daemon:
         config = self._config
         directory = make_state_directory(config.state.dir)
         journal = Journal(directory / _JOURNAL, self._clock)
+        standing = StandingFile(directory / _STANDING, self._clock)
         try:
             async with (
                 aiohttp.ClientSession(trust_env=False) as outside,
                 TaskGroup() as beside,
             ):
                 self._evacuation = make_evacuation(
-                    config, self._board, journal, self._clock, outside, beside,
+                    config, self._board, journal, standing, self._clock, outside, beside,
                     node=self._node, boot=self._boot, secret=self._secret,
                     count=self._metrics.happened,
                 )  # fmt: skip
@@ -113,6 +116,7 @@ class Daemon:
                 async with listener as self._listener, self._page():
                     await self._serve(self._evacuation, listener, self._ears)
         finally:
+            standing.stop()
             journal.stop()
 
     async def _serve(self, evacuation: Evacuation, listener: Listener, ears: Ears) -> None:
@@ -122,7 +126,8 @@ class Daemon:
             await self._board.ready.wait()
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._told_to_stop, number)
-            self._keep(tasks.create_task(self._tick(evacuation), name="tick"))
+            self._resume(evacuation, ears)
+            self._keep(tasks.create_task(self._tick(evacuation, listener, ears), name="tick"))
             evacuation.tick()
             learning = []
             for lane in evacuation.flush.rates:
@@ -151,6 +156,14 @@ class Daemon:
     def _keep(self, task: Task[Any]) -> None:
         """One that runs until the daemon stops it."""
         self._for_ever.append(task)
+
+    def _resume(self, evacuation: Evacuation, ears: Ears) -> None:
+        """What an earlier daemon did to the world around still stands; go on with it."""
+        if (drain := evacuation.leaving.resume()) is not None:
+            now = self._clock.monotonic()
+            deadline = now + (drain.deadline - self._clock.utc()).total_seconds()
+            log.warning("drain.resumed", id=drain.id, seconds_left=round(deadline - now, 3))
+            ears.hear(self._operator.resume(drain.id, drain.reason, deadline=deadline, now=now))
 
     async def _ask_why(self, listener: Listener, ears: Ears) -> None:
         """A SIGTERM alone is no notice, a restart looks the same: look for a second sign."""
@@ -213,7 +226,7 @@ class Daemon:
 
     # --- loops ---------------------------------------------------------------------------
 
-    async def _tick(self, evacuation: Evacuation) -> NoReturn:
+    async def _tick(self, evacuation: Evacuation, listener: Listener, ears: Ears) -> NoReturn:
         watched = watchdog_seconds()
         pause = min(_TICK_SECONDS, watched / 2) if watched else _TICK_SECONDS
         while True:
@@ -222,6 +235,8 @@ class Daemon:
             now = self._clock.monotonic()
             self._pulse = Pulse(now, late=max(0.0, now - due))
             evacuation.tick()
+            if evacuation.leaving.holds and listener.complete and ears.calm:
+                evacuation.leaving.let_go()
             if watched:
                 notify(WATCHDOG)
 
@@ -278,13 +293,17 @@ class Daemon:
             self._evacuation.happened(happening)
 
     def _administer(self, message: Drain | Cancel) -> Message:
-        if self._ears is None:
+        if self._ears is None or self._evacuation is None:
             return Refuse("the daemon is still starting")
+        leaving = self._evacuation.leaving
         if isinstance(message, Drain):
-            self._ears.hear(self._operator.drain(message, now=self._clock.monotonic()))
+            drain = self._operator.drain(message, now=self._clock.monotonic())
+            self._ears.hear(drain)
+            leaving.drained(drain.notice)
             return Accepted()
         if (cancelled := self._operator.cancel(message)) is None:
             return Refuse("no drain by an operator is running")
+        leaving.undrained()
         self._ears.hear(cancelled)
         return Accepted()
 

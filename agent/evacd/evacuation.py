@@ -13,13 +13,12 @@ from typing import Any
 import structlog
 
 from evacd.clock import Clock
-from evacd.cordon import Cordon
 from evacd.facts import Kept, Notice, Noticed, Order, Outcome, Probe
 from evacd.flush import Flush
 from evacd.flush.save import Place, Saver
+from evacd.leaving import Leaving
 from evacd.order import Advised, Amended, Given, Machine, StoodDown, Transition, Waiting, Withdrawn
 from evacd.plan import need
-from evacd.rendezvous import Announcer, Departure, Word
 from evacd.report.journal import Journal
 from evacd.workloads import Board, Died, Dropped, Happening, Joined, Left, StagedOne
 
@@ -40,8 +39,7 @@ class Evacuation:
         assumed: float,
         reserve: float,
         commit_seconds: float,
-        cordons: Iterable[Cordon],
-        announcers: Iterable[Announcer],
+        leaving: Leaving,
         journal: Journal,
         clock: Clock,
         node: str,
@@ -56,13 +54,13 @@ class Evacuation:
             assumed: Bytes per second of a lane that was not measured yet.
             reserve: Seconds before the deadline that no step is planned into.
             commit_seconds: Fixed cost of each step's commit.
+            leaving: Tells the world around, beside the flush.
             beside: Owns the tasks that run beside the flush.
             count: Told each event of the path, by its name in the report.
         """
         self._machine = machine
         self._board = board
-        self._cordons = tuple(cordons)
-        self._announcers = tuple(announcers)
+        self.leaving = leaving
         self._journal = journal
         self._clock = clock
         self._node = node
@@ -70,7 +68,6 @@ class Evacuation:
         self._beside = beside
         self._count = count
         self._running: set[Task[None]] = set()
-        self._closed: list[Cordon] = []
         self._notices: dict[tuple[str, str], Notice] = {}
         self._saver = saver
         self._keep = keep
@@ -162,8 +159,7 @@ class Evacuation:
         self._journal.open(order, notice, node=self._node, boot=self._boot)
         self._record("notice.seen", _notice_facts(notice, window))
         self._record("order.given", {**_order_facts(order, window), "told": told})
-        for cordon in self._cordons:
-            self._run_beside(self._close(cordon, order))
+        self.leaving.begin(order)
         self._announce_leaving(order)
 
     def _amend(self, order: Order) -> None:
@@ -179,66 +175,15 @@ class Evacuation:
         self.flush.stand_down()
         log.warning("order.stood_down", order=order.id, reason=reason, told=told)
         self._journal.record(order.id, "order.stood_down", {"reason": reason})
-        closed, self._closed = self._closed, []
-        for cordon in closed:
-            self._run_beside(self._reopen(cordon, order, reason))
-        for job in self._jobs():
-            self._announce(self._departure(Word.STAYING, order, job=job, reason=reason))
+        self.leaving.stay(order, reason, [unit.name for unit in self._board.units()])
         self._journal.close(order.id)
 
     # --- beside the flush ----------------------------------------------------------------
 
-    async def _close(self, cordon: Cordon, order: Order) -> None:
-        began = self._clock.monotonic()
-        # Noted before it ends: what may have been done must be undone on a cancel.
-        self._closed.append(cordon)
-        wrong = await cordon.close(order, seconds_left=order.deadline - began)
-        if wrong is None:
-            took = self._clock.monotonic() - began
-            self._tell(order, "cordon.closed", {"name": cordon.name, "seconds": took})
-        else:
-            self._tell(order, "cordon.failed", {"name": cordon.name, "reason": wrong})
-
-    async def _reopen(self, cordon: Cordon, order: Order, reason: str) -> None:
-        wrong = await cordon.reopen(order, reason=reason)
-        if wrong is None:
-            self._tell(order, "cordon.reopened", {"name": cordon.name})
-        else:
-            self._tell(order, "cordon.failed", {"name": cordon.name, "reason": wrong})
-
     def _announce_leaving(self, order: Order) -> None:
-        newest = {s.unit: s for s in self.flush.plan().steps}
-        for job in self._jobs():
-            step = newest.get(job)
-            self._announce(
-                self._departure(
-                    Word.LEAVING,
-                    order,
-                    job=job,
-                    generation=step.generation if step else None,
-                    store=step.lane if step else "",
-                )
-            )
-
-    def _announce(self, departure: Departure) -> None:
-        for announcer in self._announcers:
-            self._run_beside(self._announce_with(announcer, departure))
-
-    async def _announce_with(self, announcer: Announcer, departure: Departure) -> None:
-        wrong = await announcer.announce(departure)
-        data = {"name": announcer.name, "word": departure.word.value, "job": departure.job}
-        if wrong is None:
-            self._tell(departure.order, "departure.announced", data)
-        else:
-            self._tell(departure.order, "departure.failed", {**data, "reason": wrong})
-
-    def _departure(self, word: Word, order: Order, **facts: Any) -> Departure:
-        left = max(order.deadline - self._clock.monotonic(), 0.0)
-        return Departure(word, self._node, self._boot, order.id, seconds_left=left, **facts)
-
-    def _jobs(self) -> list[str]:
-        """All units on board; the node alone ("") where nobody is."""
-        return [unit.name for unit in self._board.units()] or [""]
+        planned = {step.unit: step for step in self.flush.plan().steps}
+        goes = {unit.name: planned.get(unit.name) for unit in self._board.units()}
+        self.leaving.announce(order, goes)
 
     def _run_beside(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._beside.create_task(_guarded(work))
@@ -261,6 +206,7 @@ class Evacuation:
             await self.flush.settled.wait()
         if self._running:
             await wait(self._running)
+        await self.leaving.settled()
         await self._journal.settled()
 
     # --- what became of it ---------------------------------------------------------------
@@ -278,15 +224,8 @@ class Evacuation:
             )
         else:
             log.error("flush.lost", unit=outcome.unit, reason=outcome.reason)
-        if order is None:
-            return
-        if isinstance(outcome, Kept):
-            departure = self._departure(
-                Word.DURABLE, order, job=outcome.unit, generation=outcome.generation
-            )
-        else:
-            departure = self._departure(Word.LOST, order, job=outcome.unit, reason=outcome.reason)
-        self._announce(departure)
+        if order is not None:
+            self.leaving.ended(order, outcome)
 
     def _idle(self) -> None:
         """The flush has nothing left to do: thin out, and say how it went, once per change."""
@@ -313,14 +252,6 @@ class Evacuation:
         self._count(name, data)
         if self.flush.order is not None:
             self._journal.record(self.flush.order.id, name, data)
-
-    def _tell(self, order: Order | str, name: str, data: Mapping[str, Any]) -> None:
-        """Record and log something that ended beside the flush, maybe after its order."""
-        id = order if isinstance(order, str) else order.id
-        write = log.warning if name.endswith(".failed") else log.info
-        self._count(name, data)
-        write(name, order=id, **{k if k != "name" else "by": v for k, v in data.items()})
-        self._journal.record(id, name, data)
 
 
 async def _guarded(work: Coroutine[Any, Any, None]) -> None:

@@ -35,6 +35,16 @@ class Operator:
             )
         )
 
+    def resume(self, id: str, reason: str, *, deadline: float, now: float) -> Noticed:
+        """A drain of before a restart of the daemon stands again, so that it can be cancelled.
+
+        Args:
+            deadline: Monotonic seconds; may be past.
+            now: Monotonic seconds.
+        """
+        self._drain = id
+        return Noticed(Notice(NAME, "drain", id, Confidence.CERTAIN, deadline, now, reason))
+
     def cancel(self, _: Cancel) -> Cancelled | None:
         """What a cancel means; None where no drain is running."""
         if self._drain is None:

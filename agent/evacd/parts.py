@@ -25,10 +25,12 @@ from evacd.cordon.command import CommandCordon
 from evacd.errors import StateError
 from evacd.evacuation import Evacuation
 from evacd.flush.save import Saver
+from evacd.leaving import Leaving
 from evacd.order import Machine
 from evacd.rendezvous import Announcer
 from evacd.rendezvous.webhook import WebhookAnnouncer
 from evacd.report.journal import Journal
+from evacd.report.standing_file import StandingFile
 from evacd.workloads import Board, BoardSettings, Happening
 
 # A manifest, its fsync and its directory's: 5-30 ms on a busy local disk.
@@ -69,6 +71,7 @@ def make_evacuation(
     config: Config,
     board: Board,
     journal: Journal,
+    standing: StandingFile,
     clock: Clock,
     outside: aiohttp.ClientSession,
     beside: TaskGroup,
@@ -81,10 +84,22 @@ def make_evacuation(
     """From the order to the report; see `Evacuation` for the arguments.
 
     Args:
+        standing: Keeps over a restart what the leaving did.
         secret: Signs departures.
     """
     number = numbers(1)
     prefix = token_hex(4)
+    leaving = Leaving(
+        cordons=_cordons(config, node),
+        announcers=_announcers(config, outside, clock, secret),
+        journal=journal,
+        file=standing,
+        clock=clock,
+        node=node,
+        boot=boot,
+        beside=beside,
+        count=count,
+    )
     return Evacuation(
         machine=Machine(
             lambda: f"{prefix}-{next(number)}", advise_again=config.notice.advise_again_seconds
@@ -96,8 +111,7 @@ def make_evacuation(
         assumed=config.plan.assumed_bytes_per_second,
         reserve=config.plan.commit_reserve_seconds,
         commit_seconds=_COMMIT_SECONDS,
-        cordons=_cordons(config, node),
-        announcers=_announcers(config, outside, clock, secret),
+        leaving=leaving,
         journal=journal,
         clock=clock,
         node=node,

@@ -120,13 +120,15 @@ class CommandCordon:
 
     async def _wait(self, process: Process, complaint: "_Complaint", program: str) -> str | None:
         try:
-            async with asyncio.timeout(self._timeout_seconds):
-                code = await process.wait()
-        except TimeoutError:
-            await _end(process)
-            return f"{program}: did not end within {self._timeout_seconds:g} s, killed"
+            try:
+                async with asyncio.timeout(self._timeout_seconds):
+                    code = await process.wait()
+            except TimeoutError:
+                await _end(process)
+                return f"{program}: did not end within {self._timeout_seconds:g} s, killed"
         except asyncio.CancelledError:
             _signal(process, signal.SIGKILL)
+            await _reap(process)
             raise
         if code == 0:
             return None
@@ -211,6 +213,21 @@ async def _end(process: Process) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(_GRACE_SECONDS):
                 await process.wait()
+
+
+async def _reap(process: Process) -> None:
+    """Wait for the end of a killed process, whoever cancels us meanwhile.
+
+    Left to itself it would be a zombie until the daemon ends, and its transport is never closed.
+    """
+    loop = asyncio.get_running_loop()
+    ends = loop.time() + _GRACE_SECONDS
+    reaping = asyncio.ensure_future(process.wait())
+    # A process that waits in the kernel, for a dead NFS server say, is not ended by SIGKILL.
+    while not reaping.done() and (left := ends - loop.time()) > 0:
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait([reaping], timeout=left)
+    reaping.cancel()
 
 
 def _signal(process: Process, number: signal.Signals) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import structlog
 
 from evacd.clock import Clock
+from evacd.cordon.lull import calm
 from evacd.facts import Cancelled, Notice, Noticed, Probe
 from evacd.health import SourceHealth, heard
 
@@ -97,6 +98,11 @@ class Ears:
         silent = (self.health.get(name) for name in self._expected)
         why = [f"{each.source}: {each.reason}" for each in silent if each is not None]
         return "no source has answered yet" + (f" ({'; '.join(why)})" if why else "")
+
+    @property
+    def calm(self) -> bool:
+        """Every source has answered, and says that there is nothing."""
+        return calm(self._expected, self.health, self._known.values())
 
     def deaf_seconds(self, now: float) -> float:
         """For how long no source at all has been answering; 0 where one does or none is."""

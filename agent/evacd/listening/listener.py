@@ -70,6 +70,7 @@ class Listener:
         self._acknowledged: set[str] = set()
         self._independent: tuple[Source, ...] = ()
         self.found = Found("", "not found out yet")
+        self.complete = False
         self.shutdown: ShutdownSource | None = None
         self.node: NodeSource | None = None
         self.azure: AzureSource | None = None
@@ -111,6 +112,8 @@ class Listener:
             ):
                 self._expect(source)
                 self._attend(source, tasks)
+            # From here on all sources there are have been told to the ears.
+            self.complete = True
             log.info("cloud.heard", cloud=cloud or "none", how=self.found.how)
             await asyncio.Event().wait()
         raise AssertionError("the keepers never end")

@@ -8,9 +8,14 @@ from evac.generation import Generation
 
 
 class Word(StrEnum):
-    """What a departure says. It never says "shutdown": the job goes on elsewhere."""
+    """What a departure says. It never says "shutdown": the job goes on elsewhere.
+
+    ``written`` is this node's share of a generation of which other nodes' shares are not in
+    the store yet; only a whole generation is ``durable``.
+    """
 
     LEAVING = "leaving"
+    WRITTEN = "written"
     DURABLE = "durable"
     LOST = "lost"
     STAYING = "staying"
@@ -28,6 +33,8 @@ class Departure:
         generation: The one that is flushed or was; None where there is none.
         store: Where it goes or went; "" where nowhere.
         reason: Why it was lost, or why the node stays.
+        sequence: Rises from each word of this node to the next, over restarts of the daemon
+            too, for as long as `boot` is the same: whoever was told a higher one drops this.
     """
 
     word: Word
@@ -39,6 +46,7 @@ class Departure:
     generation: Generation | None = None
     store: str = ""
     reason: str = ""
+    sequence: int = 0
 
 
 class Announcer(Protocol):

@@ -1,8 +1,9 @@
 """The `webhook` departure: one JSON POST to whoever the operator names.
 
 The body is `document` of the departure; two headers go with it. ``Idempotency-Key`` is the
-same for all tries of one word of one order about one job, so that a receiver can drop
-repeats. Where a secret is configured, ``Evac-Signature: sha256=<hex>`` is the HMAC of the
+same for all tries of one announcement and of no other, so that a receiver can drop repeats;
+``sequence`` rises from one announcement of a boot of a node to the next, so that it can drop
+what comes late. Where a secret is configured, ``Evac-Signature: sha256=<hex>`` is the HMAC of the
 body's bytes (RFC 2104).
 
 The URL may carry a token in its path, so that only its origin shows in logs and reasons.
@@ -147,13 +148,15 @@ class _Failure:
 def document(departure: Departure) -> dict[str, Any]:
     """What is posted.
 
-    ``word`` is ``leaving``, ``durable``, ``lost`` or ``staying``; ``job`` is "" for the whole
-    node; ``generation`` is null or holds ``step`` and ``incarnation``; ``seconds_left`` was
-    true when the departure was made.
+    ``word`` is ``leaving``, ``written`` (this node's share), ``durable`` (the whole
+    generation), ``lost`` or ``staying``; ``job`` is "" for the whole node; ``generation`` is
+    null or holds ``step`` and ``incarnation``; ``store`` is where it goes or lies;
+    ``seconds_left`` was true when the departure was made.
     """
     generation = departure.generation
     return {
         "schema": SCHEMA,
+        "sequence": departure.sequence,
         "word": departure.word.value,
         "node": departure.node,
         "boot": departure.boot,
@@ -168,7 +171,16 @@ def document(departure: Departure) -> dict[str, Any]:
 
 def idempotency_key(departure: Departure) -> str:
     """The same for all tries of one announcement; hex, so that no name can break the header."""
-    parts = (departure.node, departure.order, departure.word.value, departure.job)
+    generation = departure.generation
+    parts = (
+        departure.node,
+        departure.boot,
+        departure.order,
+        departure.word.value,
+        departure.job,
+        generation.directory if generation else "",
+        str(departure.sequence),
+    )
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 

@@ -28,6 +28,7 @@ DEPARTURE = Departure(
     job="alice/gpt",
     generation=Generation(incarnation=2, step=1200),
     store="file:///mnt/ckpt",
+    sequence=7,
 )
 # No test here meets this limit unless it brings a shorter one.
 PLENTY = 60.0
@@ -97,6 +98,7 @@ async def test_it_posts_the_departure_as_json(
     ((headers, body),) = receiver.got
     assert json.loads(body) == {
         "schema": 1,
+        "sequence": 7,
         "word": "leaving",
         "node": "gpu-7",
         "boot": "b1",
@@ -237,15 +239,23 @@ async def test_neither_secret_nor_token_shows(
         assert "t0ken" not in shown
 
 
-def test_the_key_tells_words_jobs_orders_and_nodes_apart() -> None:
+def test_the_key_tells_all_announcements_apart() -> None:
     others = [
         replace(DEPARTURE, word=Word.DURABLE),
         replace(DEPARTURE, job="bob/eval"),
         replace(DEPARTURE, order="ab12-2"),
         replace(DEPARTURE, node="gpu-8"),
+        replace(DEPARTURE, boot="b2"),
+        replace(DEPARTURE, sequence=8),
+        replace(DEPARTURE, generation=Generation(incarnation=2, step=1201)),
+        replace(DEPARTURE, generation=Generation(incarnation=3, step=1200)),
+        replace(DEPARTURE, generation=None),
     ]
 
-    assert len({idempotency_key(one) for one in (DEPARTURE, *others)}) == 5
+    assert len({idempotency_key(one) for one in (DEPARTURE, *others)}) == len(others) + 1
+
+
+def test_the_key_is_the_same_for_all_tries() -> None:
     assert idempotency_key(replace(DEPARTURE, seconds_left=1.0)) == idempotency_key(DEPARTURE)
 
 
