@@ -150,6 +150,7 @@ class Unit:
         candidates: Newest first; empty where nothing is complete.
         turn_seconds: Callback mode: how long its own flush takes, at most; None if staged.
         empty_because: Why there is no candidate, for the report.
+        durable: The newest generation that is whole in a durable store; None before the first.
     """
 
     name: str
@@ -159,6 +160,7 @@ class Unit:
     candidates: tuple[Candidate, ...] = ()
     turn_seconds: float | None = None
     empty_because: str = "nothing was staged"
+    durable: Generation | None = None
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,7 @@ class Workload:
     """One registered process, alive or remembered.
 
     Attributes:
+        share: Bytes that all slots of its user may take together.
         arrived: Monotonic seconds of the first registration.
         died: Monotonic seconds; None while it lives.
         newest: What was last staged for this rank, by this process or one before it.
@@ -99,6 +100,7 @@ class Workload:
     run: str
     need_seconds: float
     process: Process
+    share: int
     arrived: float
     died: float | None = None
     newest: Generation | None = None
@@ -204,6 +206,7 @@ class Job:
             candidates=tuple(fresh),
             turn_seconds=max(needs) if needs else None,
             empty_because="" if fresh or needs else self._emptiness(),
+            durable=self.durable,
         )
 
     def _emptiness(self) -> str:
