@@ -4,6 +4,8 @@ PYTHON ?= python3
 # Where torch comes from, if not from the default index:
 #   make setup TORCH_INDEX=https://download.pytorch.org/whl/cpu
 TORCH_INDEX ?=
+# Azurite, which the tests of Azure's store need, is npm's; without npm they are skipped.
+NPM ?= $(shell command -v npm)
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -21,7 +23,8 @@ $(READY): pyproject.toml constraints.txt Makefile
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --upgrade pip
 	$(BIN)/python -m pip install --constraint constraints.txt \
 	    $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
-	    --editable '.[agent,torch]' --group dev
+	    --editable '.[agent,azure,gcs,s3,torch]' --group dev
+	$(if $(NPM),$(NPM) install --silent --no-audit --no-fund --prefix .venv/node azurite@3.35.0)
 	@touch $@
 
 demo: $(READY)  ## the main job: a notice saves a real training run

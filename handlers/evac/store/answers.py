@@ -33,6 +33,11 @@ _REJECTED = {
 _STATUS = re.compile(r"status code: (\d{3})|\(code: (\d{3})\)")
 _CODE = re.compile(r"<Code>\s*(\w+)\s*</Code>|x-ms-error-code: (\w+)")
 
+# Why a range was refused; whoever asked for it can find out whether it begins behind the end.
+BEYOND = "it does not give that range"
+# What obstore says of a range behind the end, where the server did not refuse it.
+_RANGE = re.compile(r"InvalidRangeRequest|NotPartial|ParseContentRange")
+
 # How obstore's and requests' texts tell what happened when there was no answer.
 _SILENCE = (
     (re.compile(r"dns error|failed to lookup|Name or service not known|NameResolution"), True,
@@ -58,8 +63,8 @@ def of_text(key: str, text: str) -> StoreError:
         text: As `str(error)` has it: the answer's status and body, or how there was none.
     """
     status = _STATUS.search(text)
-    if status is None and ("InvalidRangeRequest" in text or "NotPartial" in text):
-        return StoreRejected(key, "it does not give that range")
+    if status is None and _RANGE.search(text):
+        return StoreRejected(key, BEYOND)
     if status is None:
         return of_silence(key, text)
     code = _CODE.search(text)
@@ -83,6 +88,8 @@ def of_status(key: str, status: int, code: str) -> StoreError:
         return StoreRejected(key, _REJECTED[code])
     if status == 404 and (code in _NO_OBJECT or not code):
         return StoreMissing(key, "no such object")
+    if status == 416:
+        return StoreRejected(key, BEYOND)
     if status in (401, 403):
         return StoreRejected(key, f"access denied ({named})")
     if status == 429 or code in _THROTTLED:

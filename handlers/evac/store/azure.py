@@ -15,7 +15,7 @@ from evac.errors import ConfigError
 from evac.store.blobs import RETRY, BlobStore, Client
 from evac.store.location import Location, parse
 
-OPTIONS = ("account", "connections", "endpoint")
+OPTIONS = ("account", "connections", "endpoint", "timeout")
 
 
 class AzureStore(BlobStore):

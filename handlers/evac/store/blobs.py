@@ -21,7 +21,7 @@ from evac.errors import StoreMissing, StoreRejected
 from evac.store import Entry, answers
 from evac.store.keys import split
 from evac.store.location import Location
-from evac.store.parts import SINGLE, Slices, part_nbytes
+from evac.store.parts import LARGEST, SINGLE, Slices, part_nbytes
 from evac.store.threads import in_thread
 
 Client: TypeAlias = "ObstoreS3 | ObstoreAzure"
@@ -51,6 +51,7 @@ class BlobStore(ABC):
     def __init__(self, location: Location) -> None:
         self._location = location
         self._connections = int(location.options.get("connections", CONNECTIONS))
+        self._timeout = float(location.options.get("timeout", REQUEST_SECONDS))
         self._clients: dict[float, Client] = {}
 
     def __repr__(self) -> str:
@@ -68,6 +69,10 @@ class BlobStore(ABC):
     @abstractmethod
     async def _abandoned(self, key: str) -> None:
         """The put of a body has ended halfway: forget the parts that are there."""
+
+    async def prepare(self, prefix: str) -> None:
+        """See `Store.prepare`: a bucket has no owners of single objects."""
+        split(prefix)
 
     @abstractmethod
     async def clean(self, *, older_than: float = 60.0) -> int:
@@ -168,7 +173,7 @@ class BlobStore(ABC):
             await obstore.delete_async(self._client(), key)
 
     def _client(self, part: int = 0) -> Client:
-        seconds = max(REQUEST_SECONDS, part / SLOWEST)
+        seconds = max(self._timeout, part / SLOWEST if part > LARGEST else 0.0)
         if seconds not in self._clients:
             self._clients[seconds] = self._open(seconds)
         return self._clients[seconds]
@@ -206,8 +211,7 @@ class BlobStore(ABC):
                     self._client(), key, start=offset, length=into.nbytes
                 )
         except StoreRejected as error:
-            # A range that begins at or after the end is refused; only the size tells that from others.
-            if isinstance(error, StoreMissing) or await self._head(key) > offset:
+            if error.reason != answers.BEYOND or await self._head(key) > offset:
                 raise
             return 0
         nbytes = len(found)

@@ -77,6 +77,8 @@ def parse(url: str, *, options: Collection[str]) -> Location:
             raise ConfigError("store", f"{shown}?{name}=", f"one of these options: {known}")
         if name == "endpoint" and not _ENDPOINT.fullmatch(value):
             raise ConfigError("store", f"{shown}?endpoint=", "http(s)://host:port")
+        if name == "timeout" and not (value.isdecimal() and 1 <= int(value) <= 3600):
+            raise ConfigError("store", f"{shown}?timeout=", "seconds of one request, 1 to 3600")
         if name == "connections" and not (value.isdecimal() and 1 <= int(value) <= 64):
             raise ConfigError("store", f"{shown}?connections=", "a number from 1 to 64")
     return Location(split.scheme, split.netloc, prefix, given)

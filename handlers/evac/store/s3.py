@@ -24,7 +24,7 @@ from evac.store.location import Location, parse
 from evac.store.s3_aside import ask
 from evac.store.s3_keys import Chain
 
-OPTIONS = ("connections", "endpoint", "region")
+OPTIONS = ("connections", "endpoint", "region", "timeout")
 # No single part takes longer, retries included: an upload in which none has ended for this long and
 # `older_than` is dead, however slow its link.
 PART_SECONDS = 300.0
