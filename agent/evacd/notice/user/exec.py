@@ -11,9 +11,9 @@ import asyncio
 import os
 import random
 import signal
-from asyncio.subprocess import DEVNULL, Process
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from subprocess import DEVNULL, Popen
 from typing import NoReturn
 
 from evacd.clock import Clock
@@ -90,43 +90,78 @@ class ExecSource:
         """What it printed, or why that is no answer."""
         with Pipe() as out, Pipe() as complaint:
             try:
-                process = await asyncio.create_subprocess_exec(
-                    *self._command,
-                    stdin=DEVNULL,
-                    stdout=out.write_end,
-                    stderr=complaint.write_end,
-                    env=self._environ,
-                    start_new_session=True,
-                )
+                process = await self._started(out.write_end, complaint.write_end)
             except (OSError, ValueError) as error:
                 return getattr(error, "strerror", None) or str(error)
             out.started()
             complaint.started()
-            try:
-                async with asyncio.timeout(self._timeout):
-                    code = await process.wait()
-            except TimeoutError:
-                _kill(process)
-                # A process may be beyond even that, in a system call that does not end.
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_GRACE_SECONDS):
-                        await process.wait()
-                return f"did not end within {self._timeout:g} s, killed"
-            except asyncio.CancelledError:
-                _kill(process)
-                raise
-            _kill(process)
+            in_time = await _end_of(process, self._timeout)
             said, last = out.head(), printable(complaint.last_line())
-        if code != 0:
+        if not in_time:
+            return f"did not end within {self._timeout:g} s, killed"
+        if process.returncode != 0:
+            code = process.returncode
             what = f"exit code {code}" if code > 0 else f"ended by signal {-code}"
             return f"{what}: {last}" if last else what
         if len(said) > MOST_BYTES:
             return f"printed more than {MOST_BYTES} bytes"
         return said
 
+    async def _started(self, out: int, complaint: int) -> Popen[bytes]:
+        # Not asyncio's own way to start one: cancelled while it starts, that kills the program
+        # and leaves what the program has started.
+        def start() -> Popen[bytes]:
+            return Popen(
+                self._command,
+                stdin=DEVNULL,
+                stdout=out,
+                stderr=complaint,
+                env=self._environ,
+                start_new_session=True,
+            )
 
-def _kill(process: Process) -> None:
+        starting = asyncio.get_running_loop().run_in_executor(None, start)
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            # A thread cannot be cancelled, so the program comes, and has to go again.
+            with suppress(OSError, ValueError):
+                await _end_of(await starting, 0.0)
+            raise
+
+
+async def _end_of(process: Popen[bytes], seconds: float) -> bool:
+    """Wait for its end, then end all that it started; False where it took too long."""
+    try:
+        pidfd = os.pidfd_open(process.pid)
+    except OSError:
+        _kill(process)
+        process.wait()
+        raise
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(pidfd, ended.set)
+    try:
+        async with asyncio.timeout(seconds):
+            await ended.wait()
+    except TimeoutError:
+        return False
+    else:
+        return True
+    finally:
+        # Before it is reaped: until then nobody else can have its group's number.
+        _kill(process)
+        try:
+            # A process may be beyond even SIGKILL, in a system call that does not end.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_GRACE_SECONDS):
+                    await ended.wait()
+        finally:
+            loop.remove_reader(pidfd)
+            os.close(pidfd)
+            process.poll()
+
+
+def _kill(process: Popen[bytes]) -> None:
     """The program and all that it started."""
-    # A group's number is not given to another process while anyone is in the group.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)

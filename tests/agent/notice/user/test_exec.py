@@ -5,6 +5,7 @@ import contextlib
 import os
 import sys
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -40,27 +41,36 @@ def printing(raw: bytes) -> tuple[str, ...]:
     return "/bin/echo", raw.decode()
 
 
-@contextlib.asynccontextmanager
-async def fifo_of(path: Path) -> AsyncIterator[asyncio.Event]:
-    """An event that is set when nobody holds the FIFO at *path* open for writing any more."""
-    os.mkfifo(path)
-    end, gone = os.open(path, os.O_RDONLY | os.O_NONBLOCK), asyncio.Event()
-    loop, begun = asyncio.get_running_loop(), False
+@dataclass(frozen=True)
+class Alive:
+    """A FIFO that a program holds open, and all that it started with it."""
 
-    def read() -> None:
-        nonlocal begun
+    end: int
+
+    async def begun(self) -> None:
+        """Something was written into it."""
+        while not self._read():  # noqa: ASYNC110 - one way of waiting for both
+            await asyncio.sleep(0.005)
+
+    async def gone(self) -> None:
+        """Nobody holds it open for writing."""
+        while self._read() != b"":  # noqa: ASYNC110 - never opened is no event
+            await asyncio.sleep(0.005)
+
+    def _read(self) -> bytes | None:
         with contextlib.suppress(BlockingIOError):
-            piece = os.read(end, 100)
-            begun = begun or bool(piece)
-            if begun and not piece:
-                gone.set()
-                loop.remove_reader(end)
+            return os.read(self.end, 100)
+        return None
 
-    loop.add_reader(end, read)
+
+@contextlib.asynccontextmanager
+async def alive_by(path: Path) -> AsyncIterator[Alive]:
+    os.mkfifo(path)
+    end = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
-        yield gone
+        async with asyncio.timeout(LIMIT):
+            yield Alive(end)
     finally:
-        loop.remove_reader(end)
         os.close(end)
 
 
@@ -161,10 +171,10 @@ async def test_a_fault_clears_no_notice(make: Make, tmp_path: Path) -> None:
 async def test_a_program_that_takes_too_long_is_killed_with_all_that_it_started(
     make: Make, tmp_path: Path
 ) -> None:
-    async with fifo_of(tmp_path / "alive") as gone, asyncio.timeout(LIMIT):
-        script = f"exec 3>{tmp_path}/alive; echo x >&3; (trap '' TERM; sleep 600) & sleep 600"
+    async with alive_by(tmp_path / "alive") as alive:
+        script = f"exec 3>{tmp_path}/alive; echo x >&3; (trap '' TERM; sleep 60) & sleep 60"
         probe = await make(*shell(script), timeout=1.0).probe()
-        await gone.wait()
+        await alive.gone()
 
     assert probe == Unknown("exec", "/bin/sh: did not end within 1 s, killed", "run it by hand")
 
@@ -172,26 +182,31 @@ async def test_a_program_that_takes_too_long_is_killed_with_all_that_it_started(
 async def test_a_child_that_outlives_its_program_holds_nothing_up_and_ends(
     make: Make, tmp_path: Path
 ) -> None:
-    async with fifo_of(tmp_path / "alive") as gone, asyncio.timeout(LIMIT):
+    async with alive_by(tmp_path / "alive") as alive:
         said = document(entry()).decode()
-        script = f"exec 3>{tmp_path}/alive; echo x >&3; sleep 600 & echo '{said}'"
+        script = f"exec 3>{tmp_path}/alive; echo x >&3; sleep 60 & echo '{said}'"
         probe = await make(*shell(script)).probe()
-        await gone.wait()
+        await alive.gone()
 
     assert isinstance(probe, Noticed)
 
 
+@pytest.mark.parametrize("turns", [1, 2, 3, 5, 8, None])
 async def test_a_source_that_is_stopped_leaves_no_program_behind(
-    make: Make, tmp_path: Path
+    make: Make, tmp_path: Path, turns: int | None
 ) -> None:
-    async with fifo_of(tmp_path / "alive") as gone, asyncio.timeout(LIMIT):
-        script = f"exec 3>{tmp_path}/alive; echo x >&3; echo > {tmp_path}/up; sleep 600"
-        os.mkfifo(tmp_path / "up")
-        async with asyncio.TaskGroup() as tasks:
-            probing = tasks.create_task(make(*shell(script), timeout=600.0).probe())
-            await asyncio.to_thread((tmp_path / "up").read_bytes)
-            probing.cancel()
-        await gone.wait()
+    async with alive_by(tmp_path / "alive") as alive, asyncio.TaskGroup() as tasks:
+        script = f"exec 3>{tmp_path}/alive; echo x >&3; (sleep 60) & sleep 60"
+        probing = tasks.create_task(make(*shell(script), timeout=60.0).probe())
+        if turns is None:
+            await alive.begun()
+        else:  # while it is being started
+            for _ in range(turns):
+                await asyncio.sleep(0)
+        probing.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await probing
+        await alive.gone()
 
 
 async def test_no_descriptor_is_left_open(make: Make) -> None:

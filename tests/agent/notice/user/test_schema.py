@@ -66,7 +66,8 @@ def test_no_value_of_a_field_raises(field: str, value: object) -> None:
     read = parse(document(entry(**{field: value})))
 
     if isinstance(read, Wrong):
-        assert read.where == f"notices[0].{field}"
+        # Infinity and NaN are no JSON, though Python writes them.
+        assert read.where in {f"notices[0].{field}", "the document"}
     else:
         assert read[0].seconds_left is None or 0 <= read[0].seconds_left < math.inf
 
