@@ -12,7 +12,8 @@
 from evacd.workloads.board import Board
 from evacd.workloads.happenings import Died, Dropped, Happening, Joined, Left, StagedOne
 from evacd.workloads.part import Part
-from evacd.workloads.settings import BoardSettings
+from evacd.workloads.places import prepare_in
+from evacd.workloads.settings import BoardSettings, UserLimits
 from evacd.workloads.turns import TurnResult
 
 __all__ = [
@@ -26,4 +27,6 @@ __all__ = [
     "Part",
     "StagedOne",
     "TurnResult",
+    "UserLimits",
+    "prepare_in",
 ]

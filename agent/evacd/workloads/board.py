@@ -20,6 +20,7 @@ from evacd.workloads.happenings import Happening
 from evacd.workloads.link import Link
 from evacd.workloads.part import Part
 from evacd.workloads.peer import peer_of
+from evacd.workloads.places import Prepare
 from evacd.workloads.roster import Roster
 from evacd.workloads.session import Door, Session
 from evacd.workloads.settings import BoardSettings
@@ -43,6 +44,8 @@ class Board:
         happened: Told every happening, on the loop; must not raise.
         status: What `evac status` shows.
         admin: Carries out what came over the admin socket and gives the answer.
+        prepare: Makes the place in the stores where a job's owner may write, given its prefix; awaited
+            before the job's workloads are told that they are registered, but not for long.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class Board:
         happened: Callable[[Happening], None],
         status: Callable[[], Mapping[str, object]],
         admin: Callable[[Drain | Cancel], Message],
+        prepare: Prepare | None = None,
     ) -> None:
         self.ready = asyncio.Event()
         self._settings = settings
@@ -60,6 +64,7 @@ class Board:
         self._happened = happened
         self._status = status
         self._admin = admin
+        self._prepare = prepare
         self._roster = Roster(budget=settings.memory_bytes)
         self._turns = Turns()
         self._staging = Staging(self._roster, limit=settings.slots, happened=happened)
@@ -80,6 +85,7 @@ class Board:
                 happened=self._happened,
                 status=self._status,
                 admin=self._admin,
+                prepare=self._prepare,
                 roster=self._roster,
                 staging=self._staging,
                 turns=self._turns,

@@ -11,6 +11,7 @@ from typing import NoReturn
 
 import structlog
 
+from evac.store import Owner
 from evac.wire import (
     PROTOCOL,
     Accepted,
@@ -37,7 +38,8 @@ from evacd.workloads.happenings import Died, Dropped, Happening, Joined, Left
 from evacd.workloads.job import Process, Workload
 from evacd.workloads.memory import sealed_bytes
 from evacd.workloads.peer import PeerGone, alive, identify
-from evacd.workloads.policy import Refusal, admit
+from evacd.workloads.places import Places, Prepare
+from evacd.workloads.policy import Admission, Refusal, admit
 from evacd.workloads.roster import Roster
 from evacd.workloads.session import Session, Stage
 from evacd.workloads.settings import BoardSettings
@@ -58,6 +60,7 @@ class Desk:
         happened: Callable[[Happening], None],
         status: Callable[[], Mapping[str, object]],
         admin: Callable[[Drain | Cancel], Message],
+        prepare: Prepare | None,
         roster: Roster,
         staging: Staging,
         turns: Turns,
@@ -77,6 +80,7 @@ class Desk:
         self._strangers: dict[Session, None] = {}
         self._pidfds: dict[int, int] = {}
         self._tasks = asyncio.TaskGroup()
+        self._places = Places(prepare, self._tasks) if prepare else None
 
     async def run(self, ready: asyncio.Event) -> NoReturn:
         """Own what sessions start; drop and forget what is overdue, until cancelled."""
@@ -166,6 +170,10 @@ class Desk:
     def take(self, session: Session, message: Message, re: int | None) -> None:
         """See `session.Desk`."""
         match message:
+            case Register() if self._places is not None:
+                # It is deaf meanwhile, and takes no seat: all of that happens in one go afterwards.
+                session.link.pause()
+                self._tasks.create_task(self._prepare(self._places, session, message, re))
             case Register():
                 self._register(session, message, re)
             case AskStatus():
@@ -192,6 +200,20 @@ class Desk:
             case Leave():
                 self._leave(session, workload, re)
 
+    async def _prepare(
+        self, places: Places, session: Session, message: Register, re: int | None
+    ) -> None:
+        allowed = self._allowed(session, message, aboard=0)
+        if isinstance(allowed, Admission):
+            await places.ready(allowed.unit, Owner(session.peer.uid, session.peer.gid))
+        if not session.link.closed:
+            self._register(session, message, re)
+            session.link.resume()
+
+    def _allowed(self, session: Session, message: Register, *, aboard: int) -> Admission | Refusal:
+        peer = session.peer
+        return admit(message, user=peer.user, uid=peer.uid, aboard=aboard, settings=self._settings)
+
     def _register(self, session: Session, message: Register, re: int | None) -> None:
         try:
             process, pidfd = identify(session.link.sock, session.peer)
@@ -217,21 +239,20 @@ class Desk:
     def _admit(self, session: Session, message: Register, process: Process) -> Workload | Refusal:
         mine = [w for w in self._roster.workloads.values() if w.alive and w.process == process]
         again = any(w.rank == message.rank and w.job == message.job for w in mine)
-        unit = admit(
-            message,
-            user=session.peer.user,
-            uid=session.peer.uid,
-            aboard=self._roster.aboard().get(session.peer.uid, 0) - again,
-            settings=self._settings,
-        )
-        if isinstance(unit, Refusal):
-            return unit
-        seat = self._roster.seat(unit, message.rank)
+        aboard = self._roster.aboard().get(session.peer.uid, 0) - again
+        allowed = self._allowed(session, message, aboard=aboard)
+        if isinstance(allowed, Refusal):
+            return allowed
+        seat = self._roster.seat(allowed.unit, message.rank)
         if seat is not None and seat.alive and not alive(self._pidfds[seat.id]):
             # A restart can be faster than the loop, which has yet to come to its pidfd.
             self._died(seat)
         return self._roster.register(
-            message, unit=unit, process=process, now=self._clock.monotonic()
+            message,
+            unit=allowed.unit,
+            process=process,
+            share=allowed.share,
+            now=self._clock.monotonic(),
         )
 
     def _seat(self, session: Session, workload: Workload, re: int | None) -> None:

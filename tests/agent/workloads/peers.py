@@ -34,6 +34,7 @@ from evac.wire import (
 from evac.wire import Slot as SlotMessage
 from evacd.clock import SystemClock
 from evacd.workloads import Board, BoardSettings, Happening
+from evacd.workloads.places import Prepare
 
 # Generous: nothing here waits for it unless something is broken.
 LIMIT = 30.0
@@ -48,6 +49,7 @@ def settings(folder: Path, **changes: Any) -> BoardSettings:
         workload_mode=0o666,
         admin_group="",
         memory_bytes=256 * MIB,
+        user_bytes=256 * MIB,
         slots=3,
         orphan_seconds=600.0,
         max_priority=1000,
@@ -91,7 +93,9 @@ class Running:
 
 
 @contextlib.asynccontextmanager
-async def serving(chosen: BoardSettings) -> AsyncGenerator[Running, None]:
+async def serving(
+    chosen: BoardSettings, *, prepare: Prepare | None = None
+) -> AsyncGenerator[Running, None]:
     """A board that serves for as long as the context is open."""
     happenings: list[Happening] = []
     administered: list[Message] = []
@@ -106,6 +110,7 @@ async def serving(chosen: BoardSettings) -> AsyncGenerator[Running, None]:
         happened=happenings.append,
         status=lambda: board.snapshot() | {"node": chosen.node},
         admin=administer,
+        prepare=prepare,
     )
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(board.serve())
