@@ -1,0 +1,288 @@
+"""All sources at once: which they are, that none stops another, and one order for them all."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from secrets import token_hex
+from types import MappingProxyType
+
+import pytest
+from aiohttp.test_utils import TestServer
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from evacd.clock import SystemClock
+from evacd.config import load
+from evacd.facts import Cancelled, Confidence, Notice, Noticed, Order, Probe, Quiet, Unknown
+from evacd.listening import Ears, Found, Listener, find
+from evacd.listening.attend import Again
+from evacd.notice.simulate import make
+from evacd.notice.simulate.azure import AzureMetadata
+from evacd.order import Amended, Given, Machine, StoodDown
+from tests.agent.listening.scripted import Bug, Count, Scripted
+from tests.agent.notice.hearing import LIMIT
+
+NOWHERE = Path("/nonexistent")
+ALONE = {"notice.cloud": "none", "shutdown.watch": "off", "node.watch": "off"}
+
+
+@dataclass
+class Node:
+    """What a daemon does with what it hears, as far as orders go; it checks them all."""
+
+    machine: Machine = field(default_factory=lambda: Machine(partial(token_hex, 4)))
+    order: Order | None = None
+    orders: list[Order] = field(default_factory=list)
+    heard: list[Probe] = field(default_factory=list)
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def hear(self, probe: Probe) -> None:
+        self.heard.append(probe)
+        for transition in self.machine.feed(probe, now=SystemClock().monotonic()):
+            match transition:
+                case Given(order):
+                    assert self.order is None, "a second order while one runs"
+                    self.order = order
+                    self.orders.append(order)
+                case Amended(order):
+                    assert self.order is not None
+                    assert order.id == self.order.id
+                    if not isinstance(probe, Cancelled):
+                        assert order.deadline <= self.order.deadline, "more time without a cancel"
+                    self.order = order
+                case StoodDown():
+                    assert isinstance(probe, Cancelled)
+                    self.order = None
+        self.news.set()
+
+    async def until_heard(self, source: str, kind: type[Probe]) -> None:
+        async with asyncio.timeout(LIMIT):
+            while not any(
+                isinstance(each, kind) and _source(each) == source for each in self.heard
+            ):
+                self.news.clear()
+                await self.news.wait()
+
+
+def _source(probe: Probe) -> str:
+    return probe.notice.source if isinstance(probe, Noticed) else probe.source
+
+
+@dataclass
+class Scene:
+    node: Node
+    ears: Ears
+    listener: Listener
+    counts: Count
+
+
+@asynccontextmanager
+async def listening(
+    extra: Iterable[Scripted] = (),
+    given: Mapping[str, object] = MappingProxyType(ALONE),
+    *,
+    find_again_seconds: float = 0.01,
+) -> AsyncIterator[Scene]:
+    node, counts = Node(), Count()
+    ears = Ears(node.hear, SystemClock(), counts)
+    listener = Listener(
+        load(None, {}, given),
+        ears,
+        SystemClock(),
+        dmi=NOWHERE,
+        extra=extra,
+        again=Again(first=0.0, most=0.0),
+        find_again_seconds=find_again_seconds,
+    )
+    async with listener, asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(listener.run())
+        yield Scene(node, ears, listener, counts)
+        running.cancel()
+
+
+def certain(source: str, deadline: float, id: str = "x") -> Noticed:
+    return Noticed(Notice(source, "preempted", id, Confidence.CERTAIN, deadline, 0.0))
+
+
+async def test_a_broken_source_stops_neither_another_nor_the_listener() -> None:
+    good, broken = Scripted("good"), Scripted("broken")
+    async with listening([broken, good]) as scene:
+        for _ in range(3):
+            await broken.say(Bug())
+        await good.say(certain("good", 50.0))
+        await broken.say(Quiet("broken"))
+
+    assert [order.source for order in scene.node.orders] == ["good"]
+    assert scene.counts.crashes == ["broken"] * 3
+    assert scene.ears.health["broken"].answers
+
+
+async def test_later_notices_of_other_sources_only_amend_the_one_order() -> None:
+    first, second, third = Scripted("first"), Scripted("second"), Scripted("third")
+    async with listening([first, second, third]) as scene:
+        await first.say(certain("first", 50.0))
+        await second.say(certain("second", 20.0))
+        await third.say(certain("third", 90.0))
+
+    order = scene.node.order
+    assert order is not None
+    assert len(scene.node.orders) == 1
+    assert (order.deadline, order.source, order.amendments) == (20.0, "second", 1)
+
+
+names = st.sampled_from(["a", "b", "c"])
+ids = st.sampled_from(["x", "y"])
+probes: st.SearchStrategy[tuple[str, Probe | Exception]] = names.flatmap(
+    lambda name: st.tuples(
+        st.just(name),
+        st.one_of(
+            st.just(Quiet(name)),
+            st.just(Unknown(name, "?")),
+            st.just(Bug()),
+            ids.map(lambda id: Cancelled(name, id)),
+            st.builds(
+                lambda id, confidence, deadline: Noticed(
+                    Notice(name, "k", id, confidence, deadline, 0.0)
+                ),
+                ids,
+                st.sampled_from(Confidence),
+                st.one_of(st.none(), st.floats(-1e3, 1e12)),
+            ),
+        ),
+    )
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(script=st.lists(probes, max_size=25))
+def test_any_interleaving_is_one_order_at_most_whose_time_never_grows_without_a_cancel(
+    script: list[tuple[str, Probe | Exception]],
+) -> None:
+    async def play() -> None:
+        sources = {name: Scripted(name) for name in ("a", "b", "c")}
+        # `Node` holds each order to the promise as it comes.
+        async with listening(sources.values()) as scene:
+            standing: set[tuple[str, str]] = set()
+            for name, what in script:
+                await sources[name].say(what)
+                match what:
+                    case Noticed(notice) if notice.confidence >= Confidence.CERTAIN:
+                        # It fires with the very probe that tells it.
+                        assert scene.node.order is not None
+                        standing.add((name, notice.id))
+                    case Cancelled(_, id):
+                        standing.discard((name, id))
+                if standing:
+                    assert scene.node.order is not None, "an unknown or a quiet cleared an order"
+
+    with capture_logs():
+        asyncio.run(play())
+
+
+# --- which sources run ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cloud", "source"), [("gcp", "gcp/preempted"), ("aws", "aws/spot"), ("azure", "azure")]
+)
+async def test_the_cloud_is_found_and_its_notices_are_heard(cloud: str, source: str) -> None:
+    metadata = make(cloud)
+    async with TestServer(metadata.app) as server:
+        url = str(server.make_url("")).rstrip("/")
+        auto = {**ALONE, "notice.cloud": "auto", "notice.metadata_url": url}
+        async with listening(given=auto) as scene:
+            await scene.node.until_heard(source, Quiet)
+            metadata.actions["preempt"]()
+            await scene.node.until_heard(source, Noticed)
+
+    assert scene.listener.found.cloud == cloud
+    assert "metadata service answers" in scene.listener.found.how
+    order = scene.node.order
+    assert order is not None
+    assert order.source == source
+
+
+async def test_where_the_cloud_is_unknown_the_others_are_heard_and_it_is_looked_for_again(
+    tmp_path: Path,
+) -> None:
+    early = TestServer(make("gcp").app)
+    await early.start_server()
+    url, port = str(early.make_url("")).rstrip("/"), early.port
+    await early.close()
+    given = {
+        **ALONE,
+        "notice.cloud": "auto",
+        "notice.metadata_url": url,
+        "user.file": f"{tmp_path}/notice.json",
+    }
+    with capture_logs() as logs:
+        async with AsyncExitStack() as late, listening(given=given) as scene:
+            await scene.node.until_heard("file", Quiet)
+            await until(lambda: scene.listener.found.cure)
+            assert "--cloud" in scene.listener.found.cure
+            await late.enter_async_context(TestServer(make("gcp").app, port=port))
+            await scene.node.until_heard("gcp/preempted", Quiet)
+
+    assert scene.listener.found.cloud == "gcp"
+    assert sum(entry["event"] == "cloud.undetected" for entry in logs) == 1
+
+
+async def until(seen: Callable[[], object]) -> None:
+    """Wait for what nothing signals."""
+    async with asyncio.timeout(LIMIT):
+        while not seen():  # noqa: ASYNC110 - there is no event to wait for
+            await asyncio.sleep(0.01)
+
+
+async def test_what_was_asked_for_and_cannot_be_had_is_shown() -> None:
+    async with listening(given={**ALONE, "node.watch": "on"}) as scene:
+        await scene.node.until_heard("node", Unknown)
+
+    assert scene.ears.health["node"].reason == "this is no Kubernetes cluster"
+
+
+async def test_advice_can_be_switched_off() -> None:
+    async with TestServer(make("aws").app) as server:
+        url = str(server.make_url("")).rstrip("/")
+        given = {**ALONE, "notice.cloud": "aws", "notice.metadata_url": url}
+        async with listening(given={**given, "aws.rebalance": False}) as scene:
+            await scene.node.until_heard("aws/spot", Quiet)
+
+    assert {each["source"] for each in scene.ears.shown()} == {
+        "aws/spot",
+        "aws/maintenance",
+        "aws/asg",
+    }
+
+
+async def test_what_is_set_is_not_looked_for() -> None:
+    assert await find(load(None, {}, {"notice.cloud": "aws"})) == Found(
+        "aws", "aws, set by --cloud"
+    )
+    none = await find(load(None, {"EVAC_CLOUD": "none"}, {}))
+    assert (none.cloud, none.how, none.cure) == ("", "none, set by EVAC_CLOUD", "")
+
+
+# --- what the sources are told -----------------------------------------------------------
+
+
+async def test_azure_is_told_to_go_ahead_once_and_only_where_that_is_wanted_and_all_is_saved() -> (
+    None
+):
+    metadata = AzureMetadata()
+    async with TestServer(metadata.app) as server:
+        url = str(server.make_url("")).rstrip("/")
+        given = {**ALONE, "notice.cloud": "azure", "notice.metadata_url": url}
+        for wanted, saved, posts in ((False, True, 0), (True, False, 0), (True, True, 1)):
+            async with listening(given={**given, "azure.acknowledge": wanted}) as scene:
+                metadata.actions["preempt"]()
+                await scene.node.until_heard("azure", Noticed)
+                await scene.listener.let_go(all_saved=saved)
+                await scene.listener.let_go(all_saved=saved)
+            asked = [seen for seen in metadata.requests if seen.method == "POST"]
+            assert len(asked) == posts
+            metadata.actions["clear"]()
