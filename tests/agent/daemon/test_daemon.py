@@ -83,7 +83,7 @@ def test_the_cordon_gets_the_order_and_is_undone_on_a_cancel(node: Node, tmp_pat
 @pytest.mark.parametrize(
     ("name", "body"),
     [
-        ("slow", "import time; time.sleep(3600)"),
+        ("slow", "import time; time.sleep(60)"),
         ("failing", "import sys; sys.exit('the scheduler said no')"),
     ],
 )
