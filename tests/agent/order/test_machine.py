@@ -85,6 +85,27 @@ def test_an_order_is_given_even_where_its_deadline_is_past(machine: Machine) -> 
     assert given.order.deadline == 40.0
 
 
+def test_advice_that_still_stands_is_told_again_after_its_time() -> None:
+    machine = Machine(lambda: "o1", advise_again=600.0)
+    rebalance = notice(confidence=Confidence.ADVISORY, deadline=None, kind="rebalance")
+    told = [
+        second
+        for second in range(0, 1900, 100)
+        if machine.feed(Noticed(rebalance), now=100.0 + second) == (Advised(rebalance),)
+    ]
+
+    assert told == [0, 600, 1200, 1800]
+    assert machine.order is None
+
+
+def test_a_planned_or_certain_notice_is_never_told_as_advice_again() -> None:
+    machine = Machine(lambda: "o1", advise_again=10.0)
+    for each in (planned(), notice()):
+        machine.feed(Noticed(each), now=100.0)
+
+        assert machine.feed(Noticed(each), now=100_000.0) == ()
+
+
 def test_an_advisory_notice_advises_once_and_orders_nothing(machine: Machine) -> None:
     rebalance = notice(confidence=Confidence.ADVISORY, deadline=None, kind="rebalance")
 
