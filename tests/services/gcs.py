@@ -29,9 +29,9 @@ class GcsServer:
         if status not in (200, 409):
             raise RuntimeError(f"{status}: {text}")
 
-    def objects(self, bucket: str) -> list[str]:
-        """Names of all that lies in a bucket, parts included."""
-        status, text = self.request("GET", f"/storage/v1/b/{bucket}/o")
+    def objects(self, bucket: str, prefix: str) -> list[str]:
+        """Names of all that lies below a prefix, parts included."""
+        status, text = self.request("GET", f"/storage/v1/b/{bucket}/o?prefix={prefix}/")
         if status != 200:
             raise RuntimeError(f"{status}: {text}")
         return sorted(one["name"] for one in json.loads(text).get("items", []))

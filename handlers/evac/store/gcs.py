@@ -46,6 +46,9 @@ class GcsStore:
         location: As `parse` gave it.
     """
 
+    # Bytes of one part; None for what suits the body.
+    part: int | None = None
+
     def __init__(self, location: Location) -> None:
         self._location = location
         self._connections = int(location.options.get("connections", CONNECTIONS))
@@ -126,7 +129,8 @@ class GcsStore:
         self, key: str, data: memoryview, progress: Callable[[int], None] | None, stop: Event
     ) -> None:
         with data.cast("B") as view:
-            upload = _Upload(self._calls, key, view, stop, progress)
+            size = self.part or part_nbytes(view.nbytes, most=COMPOSE * COMPOSE)
+            upload = _Upload(self._calls, key, view, size, stop, progress)
             if view.nbytes <= SINGLE:
                 upload.whole(self._location.key(key))
                 return
@@ -237,6 +241,7 @@ class _Upload:
         calls: Calls,
         key: str,
         data: memoryview,
+        size: int,
         stop: Event,
         progress: Callable[[int], None] | None,
     ) -> None:
@@ -245,7 +250,7 @@ class _Upload:
         self._key = key
         self._data = data
         self._progress = progress
-        self._size = part_nbytes(data.nbytes, most=COMPOSE * COMPOSE)
+        self._size = size
         self._lock = Lock()
         self._error: Exception | None = None
         self._next = 0
@@ -265,8 +270,12 @@ class _Upload:
         for helper in lent:
             if not helper.cancel():  # one that never got a thread has nothing left to do
                 helper.result()
-        if self._error is not None:
-            raise self._error
+        error, self._error = self._error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # it would hold this frame, and so the caller's memory, in a circle
 
     def made(self) -> Sequence[Made]:
         """The parts, in order."""

@@ -71,6 +71,7 @@ class Body:
         self._data = data
         self._alive = alive
         self._sent = sent
+        self._piece = data[:0]
 
     def __len__(self) -> int:
         return self._data.nbytes
@@ -78,9 +79,14 @@ class Body:
     def __iter__(self) -> Iterator[memoryview]:
         for start in range(0, self._data.nbytes, PIECE):
             self._alive()
-            with self._data[start : start + PIECE] as piece:
-                yield piece
-                self._sent(piece.nbytes)
+            self.let_go()
+            self._piece = self._data[start : start + PIECE]
+            yield self._piece
+            self._sent(self._piece.nbytes)
+
+    def let_go(self) -> None:
+        """Hold none of the memory any more; a failed request's traceback may hold this object."""
+        self._piece.release()
 
 
 class Calls:
@@ -102,7 +108,10 @@ class Calls:
         # An empty iterable would be sent in chunks, which not everybody understands.
         content: Any = body if len(body) else b""
         url = self._upload(uploadType="media", name=name)
-        return _made(self._ask("POST", url, key, data=content, headers=headers), key)
+        try:
+            return _made(self._ask("POST", url, key, data=content, headers=headers), key)
+        finally:
+            body.let_go()
 
     def create(self, name: str, data: bytes, *, key: str) -> Made:
         """Write one object where there is none.

@@ -96,7 +96,7 @@ class Paced:
                     ended = True
                     self._changed.notify_all()
         if failures:
-            raise failures[0]
+            raise failures.pop()
 
     async def create(self, key: str, data: bytes) -> bool:
         """See `Store.create`."""

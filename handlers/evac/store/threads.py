@@ -41,6 +41,9 @@ async def in_thread(work: Callable[[Event], T]) -> T:
         if not running.cancelled():
             running.exception()  # looked at, so that asyncio does not complain: it is moot
         raise
+    finally:
+        # A failed future holds its error, that this frame, and it the caller's memory: in a circle.
+        del running, submitted
 
 
 @lru_cache(maxsize=1)

@@ -6,7 +6,7 @@ import os
 import shlex
 import ssl
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from evac.store import Store, open_store
 from evac.store.location import parse
 from evac.store.s3 import OPTIONS, S3Store, is_body
 from evac.store.s3_keys import Chain
+from tests.handlers.store.asking import failures
 from tests.handlers.store.conftest import fresh
 from tests.handlers.store.contract import MIB, StoreContract
 from tests.services.proxy import Fate, Proxy, Rule, proxy
@@ -75,36 +76,6 @@ class TestS3StoreOnMoto(StoreContract):
     @pytest.fixture
     def store(self, keys: None, moto: S3Server) -> Store:
         return at(moto.endpoint)
-
-
-def calls(store: Store) -> dict[str, Callable[[], Awaitable[object]]]:
-    """Everything that a store can be asked."""
-    return {
-        "put": lambda: store.put("a/b", memoryview(b"x")),
-        "put in parts": lambda: store.put("a/c", memoryview(bytearray(17 * MIB))),
-        "create": lambda: store.create("a/d", b"x"),
-        "get": lambda: store.get("a/e"),
-        "read": lambda: store.read("a/e", 0, memoryview(bytearray(4))),
-        "list": lambda: store.list("a"),
-        "delete": lambda: store.delete("a/b"),
-    }
-
-
-async def failures(store: Store) -> dict[str, StoreError | None]:
-    """What each call raises, all at once."""
-    found: dict[str, StoreError | None] = {}
-
-    async def attempt(name: str, call: Callable[[], Awaitable[object]]) -> None:
-        found[name] = None
-        try:
-            await call()
-        except StoreError as error:
-            found[name] = error
-
-    async with asyncio.TaskGroup() as tasks:
-        for name, call in calls(store).items():
-            tasks.create_task(attempt(name, call))
-    return found
 
 
 def xml(code: str) -> bytes:
