@@ -1,6 +1,7 @@
 """The command cordon, with real small programs."""
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -116,6 +117,18 @@ time.sleep(600)
 """
 
 
+IGNORES_SIGTERM_AND_SAYS_SO = """
+import os, signal, sys, time
+def say(*_):
+    with open(sys.argv[1], "w") as pids:
+        pids.write(str(os.getpid()))
+signal.signal(signal.SIGTERM, say)
+say()
+while True:
+    time.sleep(600)
+"""
+
+
 @pytest.fixture
 def pids(tmp_path: Path) -> Path:
     """A pipe on which a program says who it is; who reads it waits for that."""
@@ -141,6 +154,47 @@ async def test_when_the_daemon_stops_nothing_of_it_stays(pids: Path) -> None:
         closing.cancel()
 
     await all_end(said)
+
+
+@pytest.mark.parametrize("cancels", [1, 2])
+async def test_a_cancelled_call_leaves_no_child_and_no_open_transport(
+    pids: Path, cancels: int
+) -> None:
+    node = cordon(python(IGNORES_SIGTERM_AND_HAS_A_CHILD, str(pids)))
+    async with asyncio.TaskGroup() as tasks:
+        closing = tasks.create_task(node.close(ORDER, seconds_left=30.0))
+        pid = int((await asyncio.to_thread(pids.read_text)).split()[0])
+        for _ in range(cancels):
+            closing.cancel()
+            await asyncio.sleep(0)
+
+    assert closing.cancelled()
+    assert reaped(pid)
+    # An unclosed transport says so when it is collected, and warnings are errors here.
+    gc.collect()
+
+
+async def test_one_that_is_cancelled_while_it_is_being_ended_is_reaped(pids: Path) -> None:
+    node = cordon(python(IGNORES_SIGTERM_AND_SAYS_SO, str(pids)), timeout_seconds=3.0)
+    async with asyncio.TaskGroup() as tasks:
+        closing = tasks.create_task(node.close(ORDER, seconds_left=30.0))
+        pid = int((await asyncio.to_thread(pids.read_text)).split()[0])
+        # It writes again when SIGTERM comes.
+        await asyncio.to_thread(pids.read_text)
+        closing.cancel()
+
+    assert closing.cancelled()
+    assert reaped(pid)
+    gc.collect()
+
+
+def reaped(pid: int) -> bool:
+    """No child of ours has this number, not even a zombie."""
+    try:
+        os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        return True
+    return False
 
 
 async def all_end(pids: str) -> None:
