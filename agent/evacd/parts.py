@@ -19,7 +19,7 @@ import psutil
 from evac.store import Owner, Store, open_store
 from evac.wire import Cancel, Drain, Message
 from evacd.clock import Clock
-from evacd.config import Config
+from evacd.config import Config, UserPolicy
 from evacd.cordon import Cordon
 from evacd.cordon.command import CommandCordon
 from evacd.errors import StateError
@@ -31,7 +31,7 @@ from evacd.rendezvous import Announcer
 from evacd.rendezvous.webhook import WebhookAnnouncer
 from evacd.report.journal import Journal
 from evacd.report.standing_file import StandingFile
-from evacd.workloads import Board, BoardSettings, Happening
+from evacd.workloads import Board, BoardSettings, Happening, UserLimits
 
 # A manifest, its fsync and its directory's: 5-30 ms on a busy local disk.
 _COMMIT_SECONDS = 0.05
@@ -48,16 +48,20 @@ def make_board(
     boot: str,
 ) -> Board:
     """Who is on board, and the sockets by which they come."""
+    policy = config.policy
+    budget = config.memory.budget.resolve(psutil.virtual_memory().available)
     settings = BoardSettings(
         workload_path=config.sockets.workload,
         admin_path=config.sockets.admin,
         workload_mode=config.sockets.workload_mode,
         admin_group=config.sockets.admin_group,
-        memory_bytes=config.memory.budget.resolve(psutil.virtual_memory().available),
+        memory_bytes=budget,
+        user_bytes=policy.max_bytes_per_user.resolve(budget),
         slots=config.memory.slots,
         orphan_seconds=config.memory.orphan_seconds,
-        max_priority=config.policy.max_priority,
-        allow_users=config.policy.allow_users,
+        max_priority=policy.max_priority,
+        allow_users=policy.allow_users,
+        users={user.name: _limits(user, budget) for user in policy.users},
         node=node,
         boot=boot,
         version=version("evac"),
@@ -65,6 +69,11 @@ def make_board(
         lane=config.store.targets[0],
     )
     return Board(settings, clock=clock, happened=happened, status=status, admin=admin)
+
+
+def _limits(user: UserPolicy, budget: int) -> UserLimits:
+    nbytes = user.max_bytes.resolve(budget) if user.max_bytes else None
+    return UserLimits(user.max_priority, nbytes, user.prefix)
 
 
 def make_evacuation(

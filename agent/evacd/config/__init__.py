@@ -40,6 +40,7 @@ from evacd.config.sources import (
     UserConfig,
 )
 from evacd.config.table import SECTIONS, SETTINGS, Setting
+from evacd.config.users import UserPolicy
 
 __all__ = [
     "SETTINGS",
@@ -65,6 +66,7 @@ __all__ = [
     "StateConfig",
     "StoreConfig",
     "UserConfig",
+    "UserPolicy",
     "explain",
     "load",
     "without_secrets",

@@ -22,6 +22,7 @@ from evacd.config.sources import (
     ShutdownConfig,
     UserConfig,
 )
+from evacd.config.users import USERS, UserPolicy
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,7 @@ class StoreConfig:
         "a file:// store on a boot or temporary disk is meant; check does not fail on it",
         flag="--store-is-durable",
     )
-    keep: int = setting(
-        kinds.count(1, 1000), 3, "whole generations per job that stay in a store"
-    )
+    keep: int = setting(kinds.count(1, 1000), 3, "whole generations per job that stay in a store")
 
 
 @dataclass(frozen=True)
@@ -108,11 +107,14 @@ class MemoryConfig:
 
 @dataclass(frozen=True)
 class PolicyConfig:
-    """Who may register, as what.
+    """Who may register, as what, and how much of this node is its own.
 
     Attributes:
-        max_priority: The highest priority that a workload may ask for.
+        max_priority: The highest priority that any workload may ask for.
+        max_bytes_per_user: Of all slots of one user together: a share of the node's budget,
+            or bytes.
         allow_users: User names that may register; empty: whoever can open the socket.
+        users: Who has limits of its own.
     """
 
     max_priority: int = setting(
@@ -120,6 +122,17 @@ class PolicyConfig:
     )
     allow_users: tuple[str, ...] = setting(
         kinds.NAMES, (), "users that may register; none named: whoever can open the socket"
+    )
+    max_bytes_per_user: Budget = setting(
+        kinds.BUDGET,
+        Budget.parse("100%"),
+        "memory of one user's workloads together: a share of the budget, or bytes (64GiB)",
+    )
+    users: tuple[UserPolicy, ...] = setting(
+        USERS,
+        (),
+        "limits of single users (max_priority, max_bytes, prefix), as [policy.users.NAME]; "
+        "the variable takes them as JSON",
     )
 
 

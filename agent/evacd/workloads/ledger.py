@@ -27,6 +27,10 @@ class Ledger:
         """Bytes of all slots, those that are still being filled or held included."""
         return sum(slot.nbytes for slot in self.slots.values())
 
+    def used_by(self, uid: int) -> int:
+        """Bytes of the slots of one user's processes, dead ones included."""
+        return sum(slot.nbytes for slot in self.slots.values() if slot.owner.process.uid == uid)
+
     def freed(self) -> list[Slot]:
         """Slots whose memory is to be given back, each told once."""
         freed, self._freed = self._freed, []

@@ -1,6 +1,6 @@
-"""Who may register, as what, and under which prefix.
+"""Who may register, up to which priority, with how much memory, and under which prefix.
 
-Pure: what the kernel said of a peer comes in, a prefix or a refusal goes out.
+Pure: what the kernel said of a peer comes in, what it may or a refusal goes out.
 """
 
 import re
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from evac.generation import NAME
 from evac.wire import Mode, Register
-from evacd.workloads.settings import BoardSettings
+from evacd.workloads.settings import BoardSettings, UserLimits
 
 
 @dataclass(frozen=True)
@@ -16,6 +16,45 @@ class Refusal:
     """Not done; *reason* is written for the person who reads the workload's log."""
 
     reason: str
+
+
+@dataclass(frozen=True)
+class Admission:
+    """It may come on board.
+
+    Attributes:
+        unit: The job's prefix in each store.
+        share: Bytes that all slots of its user may take together.
+    """
+
+    unit: str
+    share: int
+
+
+@dataclass(frozen=True)
+class Rights:
+    """What counts for one user.
+
+    Attributes:
+        share: As in `Admission`.
+        owner: First part, or parts, of its jobs' prefixes.
+    """
+
+    max_priority: int
+    share: int
+    owner: str
+
+
+def rights_of(user: str | None, uid: int, settings: BoardSettings) -> Rights:
+    """Its own limits, under its name or else its uid, and where it has none everybody's."""
+    by_name = settings.users.get(user) if user is not None else None
+    own = by_name or settings.users.get(str(uid)) or UserLimits()
+    highest, share = settings.max_priority, settings.user_bytes
+    return Rights(
+        max_priority=highest if own.max_priority is None else min(own.max_priority, highest),
+        share=min(share if own.max_bytes is None else own.max_bytes, settings.memory_bytes),
+        owner=own.prefix or owner_name(user, uid),
+    )
 
 
 def owner_name(user: str | None, uid: int) -> str:
@@ -34,8 +73,8 @@ def owner_name(user: str | None, uid: int) -> str:
 
 def admit(
     message: Register, *, user: str | None, uid: int, aboard: int, settings: BoardSettings
-) -> str | Refusal:
-    """The job's prefix ``<owner>/<job>``, or why it may not come on board.
+) -> Admission | Refusal:
+    """Its prefix ``<owner>/<job>`` and its share, or why it may not come on board.
 
     Args:
         user: Name of the peer's uid, None where it has none.
@@ -52,10 +91,12 @@ def admit(
         )
     if message.rank >= message.world:
         return Refusal(f"rank {message.rank} is outside a world of {message.world}")
-    if message.priority > settings.max_priority:
+    rights = rights_of(user, uid, settings)
+    if message.priority > rights.max_priority:
         return Refusal(
-            f"priority {message.priority} is above {settings.max_priority}, the highest allowed"
+            f"priority {message.priority} is above {rights.max_priority}, the highest that user "
+            f"{user or uid} may ask for"
         )
     if aboard >= settings.max_workloads:
         return Refusal(f"user {user or uid} has {aboard} workloads on board, the most allowed")
-    return f"{owner_name(user, uid)}/{message.job}"
+    return Admission(f"{rights.owner}/{message.job}", rights.share)

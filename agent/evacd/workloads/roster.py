@@ -19,7 +19,7 @@ from evac.generation import Generation
 from evac.segment import aligned
 from evac.wire import Mode, Register, Reserve
 from evacd.facts import Unit
-from evacd.workloads.budget import Evictable, fit, human
+from evacd.workloads.budget import Evictable, Room, fit
 from evacd.workloads.job import Job, Process, Shape, Slot, SlotState, Workload
 from evacd.workloads.ledger import Ledger
 from evacd.workloads.policy import Refusal
@@ -54,12 +54,15 @@ class Roster:
     # --- coming and going ---------------------------------------------------------------
 
     def register(
-        self, message: Register, *, unit: str, process: Process, now: float
+        self, message: Register, *, unit: str, process: Process, share: int, now: float
     ) -> Workload | Refusal:
         """Give *process* its rank; the same process may come again after a lost connection.
 
         Coming again, it starts from nothing: what it had staged stays, what it was writing
         it will write anew.
+
+        Args:
+            share: Bytes that all slots of the process's user may take together.
         """
         seat = self.seat(unit, message.rank)
         if seat is not None and seat.alive and seat.process != process:
@@ -76,7 +79,7 @@ class Roster:
         if seat is not None and seat.alive:
             self.ledger.drop(s for s in seat.slots.values() if s.state is not SlotState.COMPLETE)
             seat.world, seat.priority, seat.run = message.world, message.priority, message.run
-            seat.need_seconds, seat.shape = message.need_seconds, None
+            seat.need_seconds, seat.share, seat.shape = message.need_seconds, share, None
             seat.reservation += 1
             return seat
         self._ids += 1
@@ -91,6 +94,7 @@ class Roster:
             run=message.run,
             need_seconds=message.need_seconds,
             process=process,
+            share=share,
             arrived=now,
             newest=seat.newest if seat else None,
         )
@@ -148,15 +152,16 @@ class Roster:
             return Refusal("this process has reserved too often")
         old = [s for s in workload.slots.values() if s.state is not SlotState.COMPLETE]
         returned = sum(slot.nbytes for slot in old if not slot.holds)
-        evictable = self._evictable()
-        free = self.ledger.budget - self.ledger.used + returned
-        found = fit(free=free, each=each, wanted=wanted, evictable=evictable)
-        if found is None:
-            return Refusal(
-                f"a slot of {human(each)} does not fit: the budget of this node is "
-                f"{human(self.ledger.budget)}, of which {human(self.ledger.used - returned)} are in use and "
-                f"{human(sum(one.nbytes for one in evictable))} of those could be freed"
-            )
+        uid = workload.process.uid
+        found = fit(
+            budget=Room(self.ledger.budget, self.ledger.used - returned),
+            share=Room(workload.share, self.ledger.used_by(uid) - returned),
+            each=each,
+            wanted=wanted,
+            evictable=self._evictable(uid),
+        )
+        if isinstance(found, str):
+            return Refusal(found)
         self.ledger.drop([*old, *(self.ledger.slots[key] for key in found.evict)])
         workload.reservation += 1
         workload.shape = Shape(
@@ -262,13 +267,23 @@ class Roster:
 
     # --- the inside ---------------------------------------------------------------------
 
-    def _evictable(self) -> list[Evictable]:
-        """Retired slots whose loss takes no job's newest common generation away."""
+    def _evictable(self, uid: int) -> list[Evictable]:
+        """Retired slots whose loss takes no job's newest common generation away.
+
+        Args:
+            uid: Who asks.
+        """
         found = []
         for job in self.jobs.values():
             protected = job.protected()
             found += [
-                Evictable(slot.key, slot.nbytes, job.is_durable(generation), generation)
+                Evictable(
+                    slot.key,
+                    slot.nbytes,
+                    mine=member.process.uid == uid,
+                    durable=job.is_durable(generation),
+                    generation=generation,
+                )
                 for member in job.members
                 for generation, slot in member.complete()
                 if slot.retired and not slot.holds and generation != protected

@@ -1,7 +1,23 @@
 """What the board is told once, at its start."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+
+
+@dataclass(frozen=True)
+class UserLimits:
+    """What one user may, where that is not what everybody may.
+
+    Attributes:
+        max_priority: The highest it may ask for, below everybody's; None for everybody's.
+        max_bytes: What all its slots may take together; None for everybody's share.
+        prefix: Under which its jobs' generations go in each store; "" for its name.
+    """
+
+    max_priority: int | None = None
+    max_bytes: int | None = None
+    prefix: str = ""
 
 
 @dataclass(frozen=True)
@@ -14,9 +30,10 @@ class BoardSettings:
         workload_mode: File mode of the workload socket: ``0o666`` lets every user in.
         admin_group: Group that may use the admin socket (mode 0660); "" for root alone (0600).
         memory_bytes: What all slots of the node may take together.
+        user_bytes: What all slots of one user may take together.
         slots: The most that one workload gets.
         orphan_seconds: How long a dead workload's complete slots are kept.
-        max_priority: The highest that a workload may ask for.
+        max_priority: The highest that any workload may ask for.
         allow_users: Who may register, by name or uid; empty for everybody.
         node: Host name, as told to workloads.
         boot: Kernel boot id.
@@ -26,6 +43,7 @@ class BoardSettings:
         hello_seconds: How long a connection may stay silent before its hello.
         max_strangers: Connections per uid that have not registered; past it the oldest goes.
         max_workloads: Live workloads per uid.
+        users: By name or uid, who has limits of its own.
     """
 
     workload_path: Path
@@ -33,6 +51,7 @@ class BoardSettings:
     workload_mode: int
     admin_group: str
     memory_bytes: int
+    user_bytes: int
     slots: int
     orphan_seconds: float
     max_priority: int
@@ -45,3 +64,4 @@ class BoardSettings:
     hello_seconds: float = 10.0
     max_strangers: int = 64
     max_workloads: int = 256
+    users: Mapping[str, UserLimits] = field(default_factory=dict)

@@ -119,6 +119,29 @@ SAMPLES: dict[str, Sample] = {
     "policy.allow_users": Sample(
         (('["ann"]', "ann"), ('["ann", "bob"]', "ann,bob")), ('"ann"', "[1]", '[""]'), ("a\0b",)
     ),
+    "policy.max_bytes_per_user": Sample(
+        (('"25%"', "25%"), ('"64GiB"', "64GiB")), ('"0%"', '"101%"', "0", "0.5"), ("0", "%")
+    ),
+    "policy.users": Sample(
+        (
+            ("{ann = {max_priority = 5}}", '{"ann": {"max_priority": 5}}'),
+            ('{1002 = {max_bytes = "25%"}}', '{"1002": {"max_bytes": "25%"}}'),
+            ("{}", "{}"),
+        ),
+        (
+            "1",
+            "[]",
+            "{ann = 1}",
+            "{ann = {colour = 1}}",
+            "{ann = {max_bytes = 0}}",
+            '{ann = {prefix = ""}}',
+            '{ann = {prefix = "../bob"}}',
+            '{ann = {prefix = "a/b/c"}}',
+            '{ann = {prefix = "bob"}, bob = {}}',
+            '{"" = {}}',
+        ),
+        ("x", "[1]", "{"),
+    ),  # fmt: skip
     "plan.commit_reserve_seconds": SECONDS,
     "plan.assumed_bytes_per_second": Sample((("1e9", "1e9"), ("5", "5")), ("0", "-1"), ("fast",)),
     "cordon.command": Sample(

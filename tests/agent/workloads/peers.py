@@ -49,7 +49,7 @@ def settings(folder: Path, **changes: Any) -> BoardSettings:
         workload_mode=0o666,
         admin_group="",
         memory_bytes=256 * MIB,
-        user_bytes=256 * MIB,
+        user_bytes=1 << 62,
         slots=3,
         orphan_seconds=600.0,
         max_priority=1000,

@@ -27,6 +27,7 @@ from evac.wire import (
     OrderGiven,
     Refuse,
     Register,
+    Registered,
     Release,
     Reserve,
     StandDown,
@@ -39,7 +40,7 @@ from evac.wire import Slot as SlotMessage
 from evacd.clock import SystemClock
 from evacd.errors import AlreadyRunning, StateError
 from evacd.facts import Confidence, Notice, Order
-from evacd.workloads import Board, BoardSettings, Joined, Left, StagedOne, TurnResult
+from evacd.workloads import Board, BoardSettings, Joined, Left, StagedOne, TurnResult, UserLimits
 from tests.agent.workloads.peers import MIB, Peer, serving, settings
 
 
@@ -182,6 +183,46 @@ async def test_a_reserve_beyond_the_budget_is_refused_with_the_numbers(folder: P
             refusal = await two.reserve(3 * MIB)
             assert isinstance(refusal, Refuse)
             assert "budget of this node is 4 MiB, of which 3 MiB are in use" in refusal.reason
+
+
+async def test_a_reserve_beyond_the_user_s_share_is_refused_with_the_numbers(
+    tmp_path: Path,
+) -> None:
+    chosen = settings(tmp_path, user_bytes=8 * MIB)
+    async with serving(chosen) as running:
+        with Peer(chosen.workload_path) as one, Peer(chosen.workload_path) as other:
+            await one.register()
+            await other.register("another")
+            await one.reserve(3 * MIB)
+            assert len(one.slots) == 2
+
+            refusal = await other.reserve(3 * MIB)
+
+            assert isinstance(refusal, Refuse)
+            assert "3 MiB does not fit: your user's share of this node is 8 MiB" in refusal.reason
+            assert "6 MiB are in use" in refusal.reason
+            assert running.used() == 6 * MIB
+            await one.ask(Leave())
+            await other.reserve(3 * MIB)
+            assert len(other.slots) == 2
+
+
+async def test_a_user_s_own_limits_count_at_the_socket(tmp_path: Path) -> None:
+    me = UserLimits(max_priority=10, max_bytes=4 * MIB, prefix="team/me")
+    chosen = settings(tmp_path, users={str(os.getuid()): me})
+    async with serving(chosen):
+        with Peer(chosen.workload_path) as peer:
+            await peer.hello()
+            refusal = await peer.ask(Register("train", 0, 1, priority=11))
+            assert isinstance(refusal, Refuse)
+            assert "priority 11 is above 10" in refusal.reason
+
+            registered = await peer.ask(Register("train", 0, 1, priority=10))
+
+            assert isinstance(registered, Registered)
+            assert registered.prefix == "team/me/train"
+            await peer.reserve(3 * MIB)
+            assert len(peer.slots) == 1
 
 
 async def test_memory_that_the_system_does_not_have_is_refused(folder: Path) -> None:

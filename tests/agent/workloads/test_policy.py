@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from evac.generation import NAME
 from evac.wire import Register
-from evacd.workloads.policy import Refusal, admit, owner_name
-from tests.agent.workloads.peers import settings
+from evacd.workloads.policy import Admission, Refusal, admit, owner_name, rights_of
+from evacd.workloads.settings import UserLimits
+from tests.agent.workloads.peers import MIB, settings
 
 ALICE = settings(Path("/"), allow_users=("alice", "1002"))
 
@@ -27,7 +28,9 @@ def test_two_users_never_share_a_prefix(one: str, other: str) -> None:
 
 
 def test_the_prefix_is_owner_and_job() -> None:
-    assert admit(_register(), user="alice", uid=1001, aboard=0, settings=ALICE) == "alice/train"
+    answer = admit(_register(), user="alice", uid=1001, aboard=0, settings=ALICE)
+
+    assert answer == Admission("alice/train", share=ALICE.memory_bytes)
 
 
 @pytest.mark.parametrize(
@@ -54,8 +57,49 @@ def test_a_refusal_says_why(
 
 
 def test_a_uid_may_be_allowed_where_it_has_no_name() -> None:
-    assert admit(_register(), user=None, uid=1002, aboard=0, settings=ALICE) == "uid-1002/train"
+    answer = admit(_register(), user=None, uid=1002, aboard=0, settings=ALICE)
+
+    assert isinstance(answer, Admission)
+    assert answer.unit == "uid-1002/train"
 
 
-def _register() -> Register:
-    return Register(job="train", rank=0, world=2)
+def test_a_user_s_own_limits_count_under_its_name_or_its_uid() -> None:
+    own = UserLimits(max_priority=10, max_bytes=MIB, prefix="team/alice")
+    for users in ({"alice": own}, {"1001": own}, {"alice": own, "1001": UserLimits()}):
+        limited = replace(ALICE, users=users)
+
+        high = admit(_register(11), user="alice", uid=1001, aboard=0, settings=limited)
+        answer = admit(_register(10), user="alice", uid=1001, aboard=0, settings=limited)
+
+        assert isinstance(high, Refusal)
+        assert high.reason == ("priority 11 is above 10, the highest that user alice may ask for")
+        assert answer == Admission("team/alice/train", share=MIB)
+        other = admit(_register(11), user=None, uid=1002, aboard=0, settings=limited)
+        assert other == Admission("uid-1002/train", share=ALICE.memory_bytes)
+
+
+@given(
+    st.none() | st.integers(-2000, 2000),
+    st.none() | st.integers(1, 2**40),
+    st.integers(1, 2**40),
+    st.integers(1, 2**40),
+)
+def test_nobody_may_more_than_everybody(
+    priority: int | None, nbytes: int | None, everybody: int, budget: int
+) -> None:
+    node = replace(
+        ALICE,
+        memory_bytes=budget,
+        user_bytes=everybody,
+        users={"alice": UserLimits(max_priority=priority, max_bytes=nbytes)},
+    )
+
+    rights = rights_of("alice", 1001, node)
+
+    assert rights.max_priority <= node.max_priority
+    assert rights.share <= budget
+    assert rights.share == min(everybody if nbytes is None else nbytes, budget)
+
+
+def _register(priority: int = 0) -> Register:
+    return Register(job="train", rank=0, world=2, priority=priority)

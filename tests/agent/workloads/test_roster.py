@@ -24,10 +24,14 @@ from evacd.workloads.roster import Roster
 
 PAGE = 4096
 BUDGET = 11 * PAGE
+# Each job is another user's; together they may want more than there is.
+SHARES = {"a": 8 * PAGE, "b": 6 * PAGE}
+UIDS = {"a": 1001, "b": 1002}
+PLENTY = 100 * PAGE
 
 
-def process(pid: int) -> Process:
-    return Process(pid, started=pid, uid=0, gid=0)
+def process(pid: int, uid: int = 0) -> Process:
+    return Process(pid, started=pid, uid=uid, gid=0)
 
 
 class Lives(RuleBasedStateMachine):
@@ -76,13 +80,17 @@ class Lives(RuleBasedStateMachine):
         before = {slot.key for slot in self._slots()}
         message = Register(unit, rank, 2)
         if (unit, rank) in self.alive:
-            thief = process(9999)
-            answer = self.roster.register(message, unit=unit, process=thief, now=self.now)
+            thief = process(9999, UIDS[unit])
+            answer = self.roster.register(
+                message, unit=unit, process=thief, share=SHARES[unit], now=self.now
+            )
             assert isinstance(answer, Refusal)
         else:
             self.pids += 1
-            mine = process(self.pids)
-            answer = self.roster.register(message, unit=unit, process=mine, now=self.now)
+            mine = process(self.pids, UIDS[unit])
+            answer = self.roster.register(
+                message, unit=unit, process=mine, share=SHARES[unit], now=self.now
+            )
             assert isinstance(answer, Workload)
             self.alive[unit, rank] = answer
         # A rank that nobody counted on makes the job's generations partial ones; they stay.
@@ -228,6 +236,12 @@ class Lives(RuleBasedStateMachine):
         assert self.roster.ledger.used <= BUDGET
 
     @invariant()
+    def no_user_ever_holds_more_than_its_share(self) -> None:
+        for unit, uid in UIDS.items():
+            held = [slot for slot in self._slots() if slot.owner.process.uid == uid]
+            assert sum(slot.nbytes for slot in held) <= SHARES[unit]
+
+    @invariant()
     def memory_is_neither_lost_nor_given_back_twice(self) -> None:
         assert {slot.key for slot in self._slots()} == self.memory
 
@@ -269,12 +283,14 @@ TestLives = Lives.TestCase
 
 @pytest.fixture
 def roster() -> Roster:
-    return Roster(budget=100 * PAGE)
+    return Roster(budget=PLENTY)
 
 
-def come(roster: Roster, rank: int, pid: int, *, world: int = 2, **more: Any) -> Workload:
+def come(
+    roster: Roster, rank: int, pid: int, *, world: int = 2, share: int = PLENTY, **more: Any
+) -> Workload:
     register = Register("job", rank, world, **more)
-    answer = roster.register(register, unit="me/job", process=process(pid), now=0.0)
+    answer = roster.register(register, unit="me/job", process=process(pid), share=share, now=0.0)
     assert isinstance(answer, Workload), answer
     return answer
 
@@ -386,7 +402,9 @@ def test_an_older_incarnation_cannot_reserve_after_a_newer_one_staged(roster: Ro
 def test_a_rank_has_one_living_process(roster: Roster) -> None:
     one = come(roster, 0, 123)
 
-    answer = roster.register(Register("job", 0, 2), unit="me/job", process=process(124), now=0.0)
+    answer = roster.register(
+        Register("job", 0, 2), unit="me/job", process=process(124), share=PLENTY, now=0.0
+    )
     assert answer == Refusal("rank 0 of job job is already registered by pid 123")
     roster.died(one, now=1.0)
     assert come(roster, 0, 124) is not one
@@ -488,13 +506,30 @@ def test_fewer_slots_are_given_where_memory_is_short(roster: Roster) -> None:
     assert isinstance(roster.acquire(one), Slot)
 
 
+def test_a_user_s_share_is_all_that_its_workloads_get_together(roster: Roster) -> None:
+    one, other = (come(roster, rank, rank + 1, share=50 * PAGE) for rank in (0, 1))
+
+    assert len(reserve(roster, one, nbytes=20 * PAGE)) == 2
+    answer = roster.reserve(other, Reserve(20 * PAGE, "a.bin"), limit=3)
+
+    assert answer == Refusal(
+        "a slot of 80 KiB does not fit: your user's share of this node is 200 KiB, of which "
+        "160 KiB are in use and 0 B of those could be freed"
+    )
+    assert len(reserve(roster, other, nbytes=10 * PAGE)) == 1
+    roster.leave(one)
+    assert len(reserve(roster, other, nbytes=20 * PAGE)) == 2
+
+
 def test_orphans_go_for_a_reserve_but_never_the_newest_that_is_nowhere_else(roster: Roster) -> None:
     one = come(roster, 0, 1, world=1)
     reserve(roster, one, nbytes=30 * PAGE)
     for step in (10, 20, 30):
         stage(roster, one, step)
     roster.died(one, now=0.0)
-    other = roster.register(Register("b", 0, 1), unit="me/b", process=process(2), now=0.0)
+    other = roster.register(
+        Register("b", 0, 1), unit="me/b", process=process(2), share=PLENTY, now=0.0
+    )
     assert isinstance(other, Workload)
 
     assert len(reserve(roster, other, nbytes=35 * PAGE)) == 2
@@ -522,7 +557,9 @@ def test_callback_workloads_take_turns_and_hold_nothing(roster: Roster) -> None:
     (unit,) = roster.units("lane")
     assert unit.turn_seconds == 9.0
     assert isinstance(roster.reserve(one, Reserve(PAGE, "a.bin"), limit=3), Refusal)
-    refused = roster.register(Register("job", 2, 3), unit="me/job", process=process(3), now=0.0)
+    refused = roster.register(
+        Register("job", 2, 3), unit="me/job", process=process(3), share=PLENTY, now=0.0
+    )
     assert isinstance(refused, Refusal)
     roster.died(one, now=0.0)
     assert roster.seat("me/job", 0) is None
