@@ -58,11 +58,26 @@ def check_daemon(config: SocketConfig) -> Finding:
 
 
 def check_policy(config: PolicyConfig) -> Finding:
-    """The users that may register exist."""
-    missing = [user for user in config.allow_users if not _has_user(user)]
+    """The users that are named exist, and what is said of them counts."""
+    listed = {user.name: user for user in config.users}
+    missing = [user for user in (*config.allow_users, *listed) if not _has_user(user)]
     if missing:
-        detail = f"no such user: {', '.join(missing)}"
-        return Finding("policy", Verdict.WARN, detail, "correct policy.allow_users")
+        detail = f"no such user: {', '.join(dict.fromkeys(missing))}"
+        cure = "correct policy.allow_users or policy.users"
+        return Finding("policy", Verdict.WARN, detail, cure)
+    outside = [name for name in listed if config.allow_users and name not in config.allow_users]
+    if outside:
+        detail = f"limits for who may not register: {', '.join(outside)}"
+        return Finding("policy", Verdict.WARN, detail, "name them in policy.allow_users, too")
+    ceiling = config.max_priority
+    above = [
+        user.name
+        for user in config.users
+        if user.max_priority is not None and user.max_priority > ceiling
+    ]
+    if above:
+        detail = f"nobody may ask for more than {ceiling}, but {', '.join(above)} should"
+        return Finding("policy", Verdict.WARN, detail, "raise policy.max_priority")
     who = ", ".join(config.allow_users) or "whoever can open the socket"
     return Finding("policy", Verdict.OK, f"may register: {who}")
 
@@ -146,7 +161,8 @@ def _has_user(name: str) -> bool:
     try:
         pwd.getpwnam(name)
     except KeyError:
-        return False
+        # A uid needs no name: a container's users have none here.
+        return name.isascii() and name.isdigit()
     return True
 
 

@@ -17,7 +17,14 @@ from evacd.check.machine import (
     check_state,
     judge_memory,
 )
-from evacd.config import Budget, MemoryConfig, PolicyConfig, SocketConfig, StateConfig
+from evacd.config import (
+    Budget,
+    MemoryConfig,
+    PolicyConfig,
+    SocketConfig,
+    StateConfig,
+    UserPolicy,
+)
 
 as_user = pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 
@@ -137,3 +144,30 @@ def test_users_that_do_not_exist_are_named() -> None:
     assert finding.verdict is Verdict.WARN
     assert finding.detail == "no such user: nobody-here-by-this-name"
     assert check_policy(PolicyConfig()).verdict is Verdict.OK
+
+
+@pytest.mark.parametrize(
+    ("config", "detail"),
+    [
+        (PolicyConfig(users=(UserPolicy("nobody-here"),)), "no such user: nobody-here"),
+        (
+            PolicyConfig(allow_users=("1002",), users=(UserPolicy("root"),)),
+            "limits for who may not register: root",
+        ),
+        (
+            PolicyConfig(max_priority=-5, users=(UserPolicy("root", max_priority=-4),)),
+            "nobody may ask for more than -5, but root should",
+        ),
+    ],
+)
+def test_limits_that_do_not_count_are_told(config: PolicyConfig, detail: str) -> None:
+    finding = check_policy(config)
+
+    assert finding.verdict is Verdict.WARN
+    assert finding.detail == detail
+
+
+def test_a_uid_needs_no_name() -> None:
+    config = PolicyConfig(allow_users=("4242",), users=(UserPolicy("4242"),))
+
+    assert check_policy(config).verdict is Verdict.OK

@@ -141,7 +141,7 @@ SAMPLES: dict[str, Sample] = {
             '{"" = {}}',
         ),
         ("x", "[1]", "{"),
-    ),  # fmt: skip
+    ),
     "plan.commit_reserve_seconds": SECONDS,
     "plan.assumed_bytes_per_second": Sample((("1e9", "1e9"), ("5", "5")), ("0", "-1"), ("fast",)),
     "cordon.command": Sample(
