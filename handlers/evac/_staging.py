@@ -27,6 +27,8 @@ class Staging:
         self._connection = connection
         self._slots = Slots(connection.changed)
         self._acquiring = Lock()
+        # Staged, and neither confirmed nor refused yet.
+        self._unconfirmed = 0
 
     def begin_anew(self, connection: int) -> None:
         """Registered again: no slot of before is one any more."""
@@ -65,6 +67,7 @@ class Staging:
         """On the wire when this returns; a refusal is told when it comes."""
 
         def hear(message: Message | None, _fd: int | None) -> None:
+            self._count(-1)
             if isinstance(message, Refuse):
                 self._not_kept(request.step, message.reason)
             elif message is None:
@@ -73,10 +76,26 @@ class Staging:
 
         if slot.connection != self._connection.count:
             self._not_kept(request.step, "its slot belongs to a connection that is gone")
-        elif not self._connection.post(request, hear):
-            self._not_kept(request.step, self._connection.missing().reason)
+        else:
+            self._count(1)
+            if not self._connection.post(request, hear):
+                self._count(-1)
+                self._not_kept(request.step, self._connection.missing().reason)
         # Not before it is on the wire: until then the daemon grants it again to whoever asks.
         self._slots.given_back(slot)
+
+    def settle(self, timeout: float) -> None:
+        """Wait at most *timeout* seconds for the daemon's word on all that was staged.
+
+        A process that ends before it takes a slot along that the daemon is still reading.
+        """
+        with self._connection.changed:
+            self._connection.changed.wait_for(lambda: not self._unconfirmed, timeout)
+
+    def _count(self, change: int) -> None:
+        with self._connection.changed:
+            self._unconfirmed += change
+            self._connection.changed.notify_all()
 
     def release(self, slot: SlotMemory) -> None:
         """A slot of an older connection is the daemon's already."""

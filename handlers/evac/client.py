@@ -33,6 +33,8 @@ from evac.wire import (
 log = logging.getLogger("evac")
 
 _LEAVE_SECONDS = 5.0
+# The daemon reads header and tail of what was staged: milliseconds, and more on a busy machine.
+_SETTLE_SECONDS = 5.0
 
 _OnOrder = TypeVar("_OnOrder", bound=OnOrder)
 _OnStandDown = TypeVar("_OnStandDown", bound=OnStandDown)
@@ -123,6 +125,11 @@ class Client:
     def connection(self) -> int:
         """Counts registrations; once it changes, all slots must be reserved again."""
         return self._connection.count
+
+    @property
+    def socket(self) -> str:
+        """Path of the daemon's socket."""
+        return self._connection.path
 
     @property
     def lost(self) -> float | None:
@@ -335,7 +342,7 @@ class Client:
     # --- the end --------------------------------------------------------------------------
 
     def leave(self) -> None:
-        """The work is finished: the daemon frees the slots and saves nothing. Closes."""
+        """The daemon frees the slots and saves nothing of them, now or later. Closes."""
         if not self._forked:
             try:
                 self._connection.ask(Leave(), _LEAVE_SECONDS)
@@ -344,8 +351,13 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Hang up. What was staged stays with the daemon, as if this process had died."""
+        """Hang up; waits a moment for the daemon to have taken what was staged last.
+
+        It stays there for as long as this process lives, and at the process's end the daemon saves
+        at once what is not safe yet. To have it freed instead, `leave`.
+        """
         if not self._forked:
+            self._staging.settle(_SETTLE_SECONDS)
             self._connection.close()
             self._callbacks.stop()
             self._staging.stop()

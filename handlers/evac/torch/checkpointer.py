@@ -3,25 +3,27 @@
 import logging
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 
 import torch
 
-from evac._clock import monotonic
-from evac._settings import read_settings
-from evac.client import Client, connect
+from evac._clock import Monotonic, monotonic
+from evac._settings import Settings, read_settings
+from evac.client import Client
+from evac.errors import GenerationError
 from evac.store import open_store
 from evac.torch.choice import choice
 from evac.torch.complaints import Complaints
-from evac.torch.daemon_slots import DaemonSlots
 from evac.torch.identity import Identity, claim
 from evac.torch.own_slots import OwnSlots
 from evac.torch.rank_state import RankObjects, Stateful
 from evac.torch.restore import Restore
 from evac.torch.slots import Slots
-from evac.torch.stager import Stager
+from evac.torch.stager import QUIET, Stager
 from evac.torch.state import TrainingState
+from evac.torch.switch import Switch
 from evac.torch.world import World
 
 log = logging.getLogger("evac")
@@ -62,8 +64,11 @@ class Checkpointer:
                 train_one_step()
                 saver.step(step)
 
-    With a daemon, what is staged outlives this process. Without one, it is committed to
-    *store* from a thread of this process. The optimizer's state must exist before the first
+    With a daemon, what is staged outlives this process, and the daemon saves it when the node
+    goes or the process ends, however it ends. Without one, it is committed to *store* from a
+    thread of this process. Who has both goes over to the store when the daemon stays away, and
+    back when it is back; a generation becomes whole only where all ranks do the same, so that
+    while a job's nodes differ nothing new is saved. The optimizer's state must exist before the first
     stage, so stage after a step, not before.
 
     Args:
@@ -72,8 +77,10 @@ class Checkpointer:
         job: Its name, which a restart must repeat; see `evac.connect`.
         priority: Higher is saved first; see `evac.connect`.
         store: URL to commit to and restore from where no daemon is; else ``EVAC_STORE``.
-        client: To use in place of an own connection; it leaves when this closes.
+        client: To use in place of an own connection; it is closed when this closes.
         slots: How many generations of this rank to keep in memory.
+        patience: Seconds to wait for a daemon that was lost before *store* is used instead.
+        clock: Monotonic seconds; for tests.
 
     Raises:
         ValueError: An argument or a variable is wrong.
@@ -94,11 +101,14 @@ class Checkpointer:
         store: str | None = None,
         client: Client | None = None,
         slots: int = 3,
+        patience: float = 30.0,
+        clock: Monotonic = monotonic,
     ) -> None:
+        if not patience >= 0:
+            raise ValueError(f"patience: expected seconds, 0 or more, got {patience}")
         if every < 1:
             raise ValueError(f"every: expected at least 1, got {every}")
         self._every = every
-        self._slot_count = slots
         self._store = store or os.environ.get("EVAC_STORE") or None
         if self._store:
             open_store(self._store)  # a wrong URL is told now, not at the first stage
@@ -111,17 +121,18 @@ class Checkpointer:
         self._identity = Identity(register.job, register.run, world.rank, world.size)
         self._state = TrainingState(model, optimizer)
         self._objects = RankObjects(scheduler, loader, dict(extra or {}))
-        self._client = client or connect(job, rank=world.rank, world=world.size, priority=priority)
+        self._client = client or _connect(settings)
         # Where nobody listens, waiting would only hold up the start.
         self._waited = client is None and not os.path.exists(settings.socket)
         self._complaints = Complaints()
-        self._slots: Slots | None = None
-        self._own: OwnSlots | None = None
+        self._slots = slots
+        make_own = self._make_own if self._store else None
+        self._switch = Switch(self._client, make_own, slots=slots, patience=patience, clock=clock)
         self._above = 0
         self._stager = Stager(world, self._state, self._objects, self._identity, self._claim)
         self._stats = Stats()
         self._closed = False
-        self._warn_of_missing()
+        self._introduced = False
 
     @property
     def stats(self) -> Stats:
@@ -147,7 +158,9 @@ class Checkpointer:
         """Stage step *n* now; see `step`."""
         started = monotonic()
         try:
-            skipped = self._stager.stage(self._where(), n)
+            self._await_daemon()
+            self._introduce()
+            skipped = self._stager.stage(self._switch.where(), n)
         except Exception as error:  # noqa: BLE001 - training goes on whatever this is; it is logged with its trace
             self._complaints.fail(
                 f"stage:{type(error).__name__}", f"step {n} is not staged: {error!r}"
@@ -157,7 +170,8 @@ class Checkpointer:
         if skipped is None:
             self._note(n, started)
             return True
-        self._complaints.warn(skipped.kind, f"step {n} is not staged: {skipped.reason}")
+        if skipped.kind not in QUIET:
+            self._complaints.warn(skipped.kind, f"step {n} is not staged: {skipped.reason}")
         self._note(n, started, skipped=skipped.reason)
         return False
 
@@ -175,23 +189,30 @@ class Checkpointer:
         self._await_daemon()
         connected = self._client.connected
         stores = self._client.stores if connected else ()
-        if not stores and self._store:
-            stores = (self._store,)
+        if self._store and self._store not in stores:
+            # Where there is a daemon now there may have been none for a while.
+            stores = (*stores, self._store)
         prefix = self._client.prefix if connected else self._identity.own_prefix
-        restored = Restore(self._world, self._state, self._objects, stores, prefix).run()
+        restore = Restore(self._world, self._state, self._objects, stores, prefix)
+        try:
+            restored = restore.run()
+        finally:
+            self._introduce(restore.remark)
         if restored is None:
             return None
         self._above = restored.incarnation
         return restored.step
 
-    def close(self) -> None:
-        """Training has finished: commit what is under way, then free everything on the node."""
-        if self._closed:
-            return
-        self._closed = True
-        if self._own is not None:
-            self._own.close()
-        self._client.leave()
+    def close(self, *, discard: bool = False) -> None:
+        """Training has finished: commit what is under way, and hang up.
+
+        What was staged with a daemon stays there until this process ends; then the daemon saves
+        what is not safe yet.
+
+        Args:
+            discard: Have the daemon free it instead, and save nothing of it.
+        """
+        self._end(None, discard=discard)
 
     def __enter__(self) -> "Checkpointer":
         return self
@@ -202,34 +223,28 @@ class Checkpointer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if kind is None:
-            self.close()
-        elif not self._closed:
-            # A crash is not the end of the job: what was staged stays with the daemon.
-            self._closed = True
-            if self._own is not None:
-                self._own.close(_CRASH_SECONDS)
+        self._end(None if kind is None else _CRASH_SECONDS)
+
+    def _end(self, patience: float | None, *, discard: bool = False) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._switch.close(patience)
+        if discard:
+            self._client.leave()
+        else:
             self._client.close()
 
-    def _where(self) -> Slots | None:
-        self._await_daemon()
-        if isinstance(self._slots, DaemonSlots):
-            return self._slots
-        if self._client.connected:
-            if self._own is not None:
-                log.info("a daemon has appeared: staging with it from now on")
-                self._own.retire()
-            self._slots = DaemonSlots(self._client, slots=self._slot_count)
-        elif self._slots is None and self._store:
-            self._slots = self._own = OwnSlots(
-                self._store,
-                self._identity.own_prefix,
-                self._identity,
-                lambda incarnation: choice(self._world, incarnation),
-                self._complaints,
-                slots=self._slot_count,
-            )
-        return self._slots
+    def _make_own(self) -> OwnSlots:
+        assert self._store
+        return OwnSlots(
+            self._store,
+            self._client.prefix or self._identity.own_prefix,
+            self._identity,
+            lambda incarnation: choice(self._world, incarnation),
+            self._complaints,
+            slots=self._slots,
+        )
 
     def _await_daemon(self) -> None:
         if not self._waited:
@@ -237,7 +252,12 @@ class Checkpointer:
             self._client.wait_connected(_CONNECT_SECONDS)
 
     def _claim(self, slots: Slots) -> int:
-        return claim(slots.stores, slots.prefix, self._identity, above=self._above)
+        above = self._above
+        if self._store and self._store not in slots.stores:
+            # Where the daemon stays away it is used as well: the number must be new there, too.
+            with suppress(GenerationError):
+                above = claim((self._store,), slots.prefix, self._identity, above=above) - 1
+        return claim(slots.stores, slots.prefix, self._identity, above=above)
 
     def _note(self, n: int, started: float, *, skipped: str = "", failed: str = "") -> None:
         before = self._stats
@@ -249,11 +269,38 @@ class Checkpointer:
             f"step {n}: {skipped or failed}" if skipped or failed else before.last_reason,
         )
 
-    def _warn_of_missing(self) -> None:
+    def _introduce(self, remark: str = "") -> None:
+        """Say once, in one warning, what a person should know before the first stage."""
+        said = []
+        if not self._introduced:
+            self._introduced = True
+            if not self._client.connected:
+                said.append(self._without_daemon())
+            if (self._client.connected or self._store) and (lacking := self._lacking()):
+                said.append(f"checkpoints hold {lacking}")
+        if said or remark:
+            log.warning("%s", "; ".join([*said, remark] if remark else said))
+
+    def _without_daemon(self) -> str:
+        none = f"no evacd at {self._client.socket} ({self._client.absence})"
+        if self._store:
+            return f"{none}: this process commits to {self._store} by itself"
+        return (
+            f"nothing is saved: {none}, and no store; start evacd on this node, or pass store= "
+            "(or set EVAC_STORE) to have this process commit there by itself"
+        )
+
+    def _lacking(self) -> str:
         missing = []
         if self._objects.loader is None:
-            missing.append("no data-loader state: a resume would replay data")
+            missing.append("no data-loader state, so that a resume would replay data")
         if self._objects.scheduler is None:
             missing.append("no LR schedule")
-        if missing and self._world.rank == 0:
-            log.warning("checkpoints hold %s", "; ".join(missing))
+        return " and ".join(missing) if self._world.rank == 0 else ""
+
+
+def _connect(settings: Settings) -> Client:
+    # Quiet: what a missing daemon means depends on the store, and is said here.
+    client = Client(settings, quiet=True)
+    client.start()
+    return client

@@ -10,7 +10,7 @@ _ACQUIRE_SECONDS = 0.25
 
 
 class DaemonSlots:
-    """See `Slots`. Does not own *client*: its maker lets it leave."""
+    """See `Slots`. Does not own *client*: its maker closes it."""
 
     def __init__(self, client: Client, *, slots: int) -> None:
         self._client = client

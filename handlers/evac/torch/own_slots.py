@@ -3,6 +3,7 @@
 Nothing here survives a kill; what was committed before it does.
 """
 
+import logging
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from evac.torch.choice import Alone, Choice
 from evac.torch.complaints import Complaints
 from evac.torch.identity import Identity
 from evac.torch.layout import Layout
+
+log = logging.getLogger("evac")
 
 KEEP = 3
 # How soon a rank hears what rank 0 has picked.
@@ -75,6 +78,7 @@ class OwnSlots:
         self._layout: Layout | None = None
         self._changed = Condition()
         self._closing = False
+        self._resting = False
         self._patience = _CLOSE_SECONDS
         self._thread: Thread | None = None
 
@@ -83,7 +87,11 @@ class OwnSlots:
         return ""
 
     def reserve(self, nbytes: int, layout: Layout, incarnation: int) -> str:
-        """See `Slots.reserve`."""
+        """See `Slots.reserve`. After a `rest`, what is still there is used again."""
+        with self._changed:
+            self._resting = False
+            if self._owned and self._owned[0].slot.nbytes == nbytes:
+                return ""
         try:
             # Shared, so that a forked data loader does not make every write copy a page.
             owned = [
@@ -93,10 +101,13 @@ class OwnSlots:
             return f"no slots of {nbytes:,} bytes: {error.strerror}"
         for one in owned:
             one.slot.populate()
-        self._owned, self._layout = owned, layout
-        self._choice = self._choose(incarnation)
-        self._thread = Thread(target=self._run, name="evac-commit", daemon=True)
-        self._thread.start()
+        with self._changed:
+            self._owned, self._layout = owned, layout
+        # Both live on while nobody stages here: the ranks' choices stay in step.
+        if self._thread is None:
+            self._choice = self._choose(incarnation)
+            self._thread = Thread(target=self._run, name="evac-commit", daemon=True)
+            self._thread.start()
         return ""
 
     def acquire(self) -> SlotMemory | None:
@@ -126,23 +137,26 @@ class OwnSlots:
         Args:
             patience: Seconds to wait for it.
         """
-        self._patience = patience
-        self.retire()
+        with self._changed:
+            # What is newest is not here while nobody stages here.
+            self._patience = min(patience, _END_SECONDS) if self._resting else patience
+            self._closing = True
+            self._changed.notify_all()
         if self._thread is not None:
             self._thread.join(patience + _END_SECONDS)
             if self._thread.is_alive():
                 text = f"{self._store.url}: the last generation is not kept after {patience:g} s"
                 self._complaints.warn("close", text)
 
-    def retire(self) -> None:
-        """Stage no more here: commit what is under way in the background, then free it all."""
+    def rest(self) -> None:
+        """Nobody stages here for now: commit what waits, in the background, and free the memory."""
         with self._changed:
-            self._closing = True
+            self._resting = True
             self._changed.notify_all()
 
     def _put(self, slot: SlotMemory, state: _Is, header: Header | None) -> None:
         with self._changed:
-            one = self._owned[slot.number]
+            one = next(one for one in self._owned if one.slot is slot)
             one.state, one.header = state, header
             self._changed.notify_all()
 
@@ -161,7 +175,7 @@ class OwnSlots:
                 self._complaints.fail(f"commit:{type(error).__name__}", f"not kept: {error!r}")
             with self._changed:
                 self._choice.done()
-            self._put(one.slot, _Is.FREE, None)
+                one.state, one.header = _Is.FREE, None
         self._choice.end()
         until = monotonic() + _END_SECONDS
         with self._changed:
@@ -169,6 +183,15 @@ class OwnSlots:
             # The store that the others listen at may be rank 0's own, and end with it.
             while self._choice.leads and not self._choice.ended() and monotonic() < until:
                 self._changed.wait(_LISTEN_SECONDS)
+        if self._identity.rank == 0 and self._identity.world > 1:
+            self._retain()
+
+    def _retain(self) -> None:
+        """Once more: what others made whole after rank 0's last look was not counted then."""
+        try:
+            blocking.run(lambda: retain(self._store, self.prefix, keep=KEEP))
+        except* EvacError as group:
+            log.info("%s: old generations stay: %s", self._store.url, blocking.first(group))
 
     def _next(self) -> _Own | None:
         """The next generation to commit; None when there is no more, and none will come."""
@@ -184,6 +207,12 @@ class OwnSlots:
                     if not self._choice.leads and self._choice.ended():
                         # Picked in the moment between the last look and the end.
                         return self._pick()
+                elif self._resting:
+                    until = until or monotonic() + _CLOSE_SECONDS
+                    if not self._waiting() or monotonic() > until:
+                        self._owned = []
+                else:
+                    until = None
                 # With something to commit it is the other ranks that are waited for.
                 self._changed.wait(_LISTEN_SECONDS if self._waiting() else None)
 

@@ -27,7 +27,11 @@ log = logging.getLogger("evac")
 
 
 class Restore:
-    """One restore. Every rank makes one; rank 0's *stores* and *prefix* count."""
+    """One restore. Every rank makes one; rank 0's *stores* and *prefix* count.
+
+    Attributes:
+        remark: A warning that is left to the caller: rank 0 found nothing, and starts at step 0.
+    """
 
     def __init__(
         self,
@@ -40,6 +44,7 @@ class Restore:
         self._world = world
         self._state = state
         self._objects = objects
+        self.remark = ""
         self._stores, self._prefix = world.broadcast((tuple(stores), prefix))
 
     def run(self) -> Generation | None:
@@ -68,10 +73,10 @@ class Restore:
             torn = f" ({found.torn})" if found.torn else ""
             why = found.trouble or "every generation is damaged"
             raise GenerationError(self._prefix, f"nothing usable, and {why}{torn}")
-        if self._world.rank == 0:
-            place = " and ".join(self._stores) or "no store"
-            torn = f"; torn: {found.torn}" if found.torn else ""
-            log.warning("%s has nothing of %s: starting at step 0%s", place, self._prefix, torn)
+        if self._world.rank == 0 and self._stores:
+            place = " and ".join(self._stores)
+            torn = f" (torn: {found.torn})" if found.torn else ""
+            self.remark = f"{place} has nothing of {self._prefix}: starting at step 0{torn}"
         return None
 
     def _find(self) -> Found:

@@ -17,6 +17,10 @@ from evac.torch.slots import Slots
 from evac.torch.state import TrainingState
 from evac.torch.world import World
 
+# Kinds that the checkpointer or the client tells of by itself.
+NOWHERE, AWAY = "nowhere", "away"
+QUIET = frozenset({NOWHERE, AWAY})
+
 
 @dataclass(frozen=True)
 class Skipped:
@@ -66,9 +70,9 @@ class Stager:
             assert self._layout is not None
             assert self._tail is not None
         if slots is None:
-            return Skipped("nowhere", "neither a daemon nor a store")
+            return Skipped(NOWHERE, "neither a daemon nor a store")
         if reason := slots.ready():
-            return Skipped("away", reason)
+            return Skipped(AWAY, reason)
         if reason := self._reserve(slots, self._layout, self._tail):
             return Skipped(f"reserve:{reason}", reason)
         return self._write(slots, step, self._layout, self._tail)
@@ -113,7 +117,8 @@ class Stager:
         for rank, reason in enumerate(reasons):
             if reason:
                 where = f"rank {rank}: " if self._world.size > 1 else ""
-                return Skipped(f"unready:{reason}", where + reason)
+                kind = f"unready:{reason}" if slots is not None else NOWHERE
+                return Skipped(kind, where + reason)
         try:
             layout = layouts.plan(self._world, state)
         except GenerationError as error:
@@ -125,7 +130,7 @@ class Stager:
     def _unready(self, slots: Slots | None, step: int) -> tuple[str, dict[str, Any]]:
         """Why this rank cannot plan, or the state to plan for."""
         if slots is None:
-            return "neither evacd nor a store is there: nothing is saved (EVAC_STORE is empty)", {}
+            return "neither evacd nor a store is there", {}
         if reason := slots.ready() or self._state.unready():
             return reason, {}
         data = self._pack(step)

@@ -53,6 +53,7 @@ class Node:
             workload_mode=0o666,
             admin_group="",
             memory_bytes=UNIT_MEMORY,
+            user_bytes=1 << 62,
             slots=3,
             orphan_seconds=3600.0,
             max_priority=100,

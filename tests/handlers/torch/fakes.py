@@ -18,6 +18,9 @@ class FakeClient:
         self.connected = True
         self.connection = 1
         self.prefix = prefix
+        self.socket = "/run/no.sock"
+        self.absence = "it is a fake"
+        self.lost: float | None = None
         self.stores = tuple(stores)
         self.refuses = ""
         self.left = False

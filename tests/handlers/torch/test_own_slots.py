@@ -5,7 +5,7 @@ import pytest
 
 from evac.torch.choice import Alone, Choice
 from evac.torch.complaints import Complaints
-from evac.torch.identity import Identity
+from evac.torch.identity import Identity, claim
 from evac.torch.image import tail
 from evac.torch.layout import Layout, plan
 from evac.torch.own_slots import KEEP, OwnSlots
@@ -238,4 +238,74 @@ def test_a_daemon_that_appears_later_takes_over(store: str) -> None:
     assert client.reservations[0]["incarnation"] == 1
     saver.close()
     assert whole(store) == ["step-1.1"]
-    assert client.left
+    assert client.closed
+
+
+def test_a_daemon_that_stays_away_is_replaced_until_it_is_back(
+    store: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    client, now = FakeClient([store]), [100.0]
+    run = Run()
+    saver = run.saver(store=store, client=client.as_client(), patience=30.0, clock=lambda: now[0])
+
+    def stage(step: int) -> bool:
+        run.train()
+        return saver.step(step)
+
+    assert stage(1)
+    client.connected, client.lost = False, 100.0
+    now[0] = 129.9
+    assert not stage(2)
+    assert saver.stats.last_reason == "step 2: the daemon is away"
+    now[0] = 130.0
+    assert stage(3)
+    wait_committed(store, 3)
+    client.connected, client.lost = True, None
+    client.restart()
+    assert stage(4)
+    # And again: the ranks' common choice goes on where it was.
+    client.connected, client.lost = False, 200.0
+    now[0] = 231.0
+    assert stage(5)
+    wait_committed(store, 5)
+    saver.close()
+    assert whole(store) == ["step-3.1", "step-5.1"]
+    assert [step for _, step in client.kept] == [1, 4]
+    assert [one["incarnation"] for one in client.reservations] == [1, 1]
+    assert caplog.text.count("evacd is away for 30 s") == 2
+
+
+def test_without_a_store_a_daemon_is_waited_for_for_ever(store: str) -> None:
+    client, now = FakeClient([store]), [100.0]
+    run = Run()
+    saver = run.saver(client=client.as_client(), clock=lambda: now[0])
+    run.train()
+    assert saver.step(1)
+    client.connected, client.lost, now[0] = False, 100.0, 1e6
+    assert not saver.step(2)
+    client.connected, client.lost = True, None
+    client.restart()
+    assert saver.step(3)
+
+
+def test_a_start_is_new_in_the_daemons_store_and_in_the_own_one(store: str, tmp_path: Path) -> None:
+    theirs = f"file://{tmp_path}/theirs"
+    for above in (0, 1):
+        claim((store,), "me/run", Identity("run", "", 0, 1), above=above)
+    client = FakeClient([theirs])
+    run = Run()
+    run.train()
+    saver = run.saver(store=store, client=client.as_client())
+    assert saver.step(1)
+    assert client.reservations[0]["incarnation"] == 3
+
+
+def test_memory_is_freed_while_nobody_stages_here_and_is_there_again_after_it(store: str) -> None:
+    slots = own(store)
+    assert stage(slots, 1)
+    slots.rest()
+    wait_committed(store, 1)
+    assert slots.reserve(TAIL.slot_nbytes, LAYOUT, 1) == ""
+    assert stage(slots, 2)
+    slots.close()
+    assert whole(store) == ["step-1.1", "step-2.1"]

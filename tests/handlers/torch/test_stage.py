@@ -345,37 +345,68 @@ def test_a_state_that_cannot_be_read_at_planning_is_told_and_tried_again(
     assert saver.step(2)
 
 
-def test_without_daemon_and_store_it_says_so_once_and_does_nothing(
-    caplog: pytest.LogCaptureFixture,
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize("restores", [True, False])
+@pytest.mark.parametrize("bare", [True, False])
+def test_without_daemon_and_store_one_warning_names_both_cures(
+    caplog: pytest.LogCaptureFixture, restores: bool, bare: bool
 ) -> None:
     run = Run()
-    with run.saver() as saver:
-        assert saver.restore() is None
+    lacking = {"loader": None, "scheduler": None} if bare else {}
+    with run.saver(**lacking) as saver:
+        if restores:
+            assert saver.restore() is None
         run.train()
         assert [saver.step(n) for n in (1, 2, 3)] == [False, False, False]
-    assert caplog.text.count("nothing is saved") == 1
+    [said] = warnings_of(caplog)
+    assert said.startswith("nothing is saved: no evacd at ")
+    assert "no such socket" in said
+    assert "start evacd on this node, or pass store=" in said
     assert saver.stats.skipped == 3
+
+
+@pytest.mark.parametrize("restores", [True, False])
+def test_without_daemon_a_store_is_named_in_one_warning(
+    caplog: pytest.LogCaptureFixture, store: str, restores: bool
+) -> None:
+    run = Run()
+    with run.saver(store=store) as saver:
+        if restores:
+            assert saver.restore() is None
+        run.train()
+        assert [saver.step(n) for n in (1, 2)] == [True, True]
+    [said] = warnings_of(caplog)
+    assert f"this process commits to {store} by itself" in said
+    assert ("starting at step 0" in said) is restores
 
 
 def test_what_a_checkpoint_will_lack_is_named_once(
     client: FakeClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = Run()
-    Checkpointer(model=run.model, optimizer=run.optimizer, job="j", client=client.as_client())
-    assert [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING] == [
-        "checkpoints hold no data-loader state: a resume would replay data; no LR schedule"
+    saver = Checkpointer(
+        model=run.model, optimizer=run.optimizer, job="j", client=client.as_client()
+    )
+    run.train()
+    assert [saver.step(n) for n in (1, 2)] == [True, True]
+    assert warnings_of(caplog) == [
+        "checkpoints hold no data-loader state, so that a resume would replay data and no LR schedule"
     ]
 
 
-def test_a_clean_end_leaves_and_a_crash_does_not(client: FakeClient, store: str) -> None:
+def test_only_who_says_so_throws_away_what_was_staged(client: FakeClient, store: str) -> None:
     with Run().saver(client=client.as_client()):
         pass
-    assert client.left
     crashed = FakeClient([store])
     with pytest.raises(KeyError), Run().saver(client=crashed.as_client()):
         raise KeyError
-    assert crashed.closed
-    assert not crashed.left
+    assert [(one.closed, one.left) for one in (client, crashed)] == [(True, False)] * 2
+    thrown_away = FakeClient([store])
+    Run().saver(client=thrown_away.as_client()).close(discard=True)
+    assert thrown_away.left
 
 
 @pytest.mark.gpu

@@ -61,9 +61,7 @@ class Run:
         return Checkpointer(
             model=self.model,
             optimizer=self.optimizer,
-            scheduler=self.scheduler,
-            loader=self.loader,
-            **{"job": "run", **settings},
+            **{"job": "run", "scheduler": self.scheduler, "loader": self.loader, **settings},
         )
 
     def train(self) -> str:
