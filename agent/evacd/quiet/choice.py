@@ -1,0 +1,71 @@
+"""Whose turn it is in quiet time. Pure.
+
+Here nobody is about to lose anything, so it is not the most urgent that goes first for ever,
+as under an order: a job that stages all the time would keep everybody else from being safe.
+Who has waited longest goes first, among them who has nothing durable yet.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from evac.generation import Generation
+from evacd.facts import Unit
+from evacd.plan import in_order
+
+
+@dataclass(frozen=True)
+class Due:
+    """This may go now."""
+
+    unit: str
+    generation: Generation
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class NotBefore:
+    """Nothing may go before that time; monotonic seconds."""
+
+    at: float
+
+
+Choice: TypeAlias = Due | NotBefore | None
+
+
+def choose(
+    units: Iterable[Unit],
+    *,
+    lane: str,
+    began: Mapping[str, float],
+    interval: float,
+    now: float,
+    but: Collection[str] = (),
+) -> Choice:
+    """The next generation to go, or when to ask again; None: when something was staged.
+
+    It is the newest that is complete on all ranks here and newer than what is durable.
+
+    Args:
+        began: When the last one of each unit began; monotonic seconds, as *now*.
+        interval: Seconds from one beginning to the next, of one unit.
+        but: Units that are being saved otherwise.
+    """
+    waiting = [
+        unit for unit in in_order(units)
+        if unit.lane == lane and unit.candidates and unit.name not in but
+    ]  # fmt: skip
+    if not waiting:
+        return None
+    ready = [unit for unit in waiting if _at(unit, began, interval) <= now]
+    if not ready:
+        return NotBefore(min(_at(unit, began, interval) for unit in waiting))
+    # Stable: among equals the order of `in_order` stands.
+    first = min(ready, key=lambda unit: (_at(unit, began, interval), unit.durable is not None))
+    newest = first.candidates[0]
+    return Due(first.name, newest.generation, newest.nbytes)
+
+
+def _at(unit: Unit, began: Mapping[str, float], interval: float) -> float:
+    """When *unit* may go."""
+    return began[unit.name] + interval if unit.name in began else float("-inf")

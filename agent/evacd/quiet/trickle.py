@@ -1,0 +1,181 @@
+"""Moves one generation after the other to the durable store, slowly, while there is no order."""
+
+import asyncio
+from asyncio import TaskGroup, wait
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, replace
+from typing import Any, NoReturn, Protocol
+
+from evac.errors import GenerationError
+from evac.store import Owner, Store
+from evacd.clock import Clock
+from evacd.flush import OnBoard, Saves
+from evacd.flush.save import Place, Saved, Unsaved
+from evacd.quiet.agree import begun
+from evacd.quiet.choice import Due, NotBefore, choose
+from evacd.quiet.slow import Slow
+from evacd.quiet.way import GiveWay, Moving
+
+
+class ThinsOut(Saves, Protocol):
+    """What saves, and thins out what became too much; `evacd.flush.save.Saver` does."""
+
+    async def thin_out(self, place: Place, *, keep: int) -> str:
+        """Delete what is older than the newest *keep* generations; why not, or ""."""
+        ...
+
+
+class Trickle:
+    """Quiet time's work on one lane.
+
+    Args:
+        on_board: The workloads themselves.
+        way: Where orders find what moves.
+        open_store: Gives the store behind a URL, at full speed.
+        saver: Makes what saves from what opens stores.
+        cap: Bytes per second of bodies, asked anew for each generation.
+        interval: Seconds from one generation's beginning to the next one's, of one unit.
+        keep: Whole generations per job that stay in a store.
+        quiet: Nobody is in a hurry: no order runs, and nothing is being flushed or drilled.
+        told: Told each event, by its name.
+    """
+
+    def __init__(
+        self,
+        lane: str,
+        on_board: OnBoard,
+        way: GiveWay,
+        *,
+        open_store: Callable[[str, Owner], Store],
+        saver: Callable[[Callable[[str, Owner], Store]], ThinsOut],
+        cap: Callable[[], float],
+        interval: float,
+        keep: int,
+        quiet: Callable[[], bool],
+        clock: Clock,
+        told: Callable[[str, Mapping[str, Any]], None],
+    ) -> None:
+        self._lane = lane
+        self._on_board = on_board
+        self._way = way
+        self._open_store = open_store
+        self._saver = saver
+        self._cap = cap
+        self._interval = interval
+        self._keep = keep
+        self._quiet = quiet
+        self._clock = clock
+        self._told = told
+        self._began: dict[str, float] = {}
+        self._wake = asyncio.Event()
+
+    def wake(self) -> None:
+        """Something was staged, or it has become quiet."""
+        self._wake.set()
+
+    async def run(self) -> NoReturn:
+        """Work until cancelled."""
+        async with TaskGroup() as tasks:
+            while True:
+                self._wake.clear()
+                next = self._choose() if self._quiet() else None
+                if isinstance(next, Due):
+                    await self._move(next, tasks)
+                else:
+                    await self._rest(next)
+        raise AssertionError("it runs until it is cancelled")
+
+    def _choose(self) -> Due | NotBefore | None:
+        units = self._on_board.units()
+        present = {unit.name for unit in units}
+        self._began = {unit: at for unit, at in self._began.items() if unit in present}
+        return choose(
+            units,
+            lane=self._lane,
+            began=self._began,
+            interval=self._interval,
+            now=self._clock.monotonic(),
+        )
+
+    async def _rest(self, until: NotBefore | None) -> None:
+        left = None if until is None else max(until.at - self._clock.monotonic(), 0.0)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(left):
+                await self._wake.wait()
+
+    async def _agreed(self, due: Due) -> Due:
+        """The same, or what other nodes of the job have begun with."""
+        candidates = {
+            one.generation: one.nbytes
+            for unit in self._on_board.units()
+            if unit.name == due.unit
+            for one in unit.candidates
+        }
+        with (
+            suppress(GenerationError),  # whoever left is noticed when it is held again
+            self._on_board.hold(due.unit, due.generation) as parts,
+        ):
+            if parts[0].world > len(parts):
+                store = self._open_store(self._lane, parts[0].owner)
+                found = await begun(store, parts[0], among=candidates, newest=due.generation)
+                return replace(due, generation=found, nbytes=candidates.get(found, due.nbytes))
+        return due
+
+    async def _move(self, due: Due, tasks: TaskGroup) -> None:
+        began = self._began[due.unit] = self._clock.monotonic()
+        due = await self._agreed(due)
+        # Meanwhile an order may have come, and with it whoever would have found this moving.
+        if not self._quiet():
+            return
+        cap = self._cap()
+        slow = Slow(self._open_store, cap, clock=self._clock.monotonic)
+        moving = Moving(
+            due.unit,
+            due.generation,
+            self._lane,
+            due.nbytes,
+            moved=lambda: slow.moved,
+            hurry=slow.unleash,
+        )
+        saver = self._saver(slow.open)
+        what = {"unit": due.unit, "generation": asdict(due.generation)}
+        self._told("trickle.started", {**what, "nbytes": due.nbytes, "bytes_per_second": cap})
+        moving.task = tasks.create_task(self._save(moving, saver))
+        self._way.began(moving)
+        try:
+            await wait([moving.task])
+        finally:
+            self._way.over(moving)
+        match moving.result:
+            case None:
+                self._told("trickle.cancelled", {**what, "nbytes": moving.moved()})
+            case Unsaved(reason):
+                self._told("trickle.failed", {**what, "reason": reason})
+            case Saved() as saved:
+                took = self._clock.monotonic() - began
+                self._told(
+                    "trickle.finished",
+                    {**what, "nbytes": moving.moved(), "seconds": took, "store": saved.store,
+                     "durable": saved.whole},
+                )  # fmt: skip
+                await self._thin_out(saved, saver)
+
+    async def _save(self, moving: Moving, saver: Saves) -> None:
+        try:
+            with self._on_board.hold(moving.unit, moving.generation) as parts:
+                result = await saver.save(parts, order="")
+        except GenerationError as error:
+            # Its workload left between our look and our hold.
+            result = Unsaved(error.reason, for_good=True)
+        moving.result = result
+        # At once, so that no order finds it moving still.
+        self._way.over(moving)
+        if isinstance(result, Saved) and result.whole:
+            self._on_board.mark_durable(moving.unit, moving.generation)
+
+    async def _thin_out(self, saved: Saved, saver: ThinsOut) -> None:
+        if saved.whole and saved.place is not None:
+            wrong = await saver.thin_out(saved.place, keep=self._keep)
+            if wrong:
+                self._told("trickle.crowded", {"store": saved.store, "reason": wrong})

@@ -1,0 +1,156 @@
+"""Where an order's flush meets what quiet time is moving: it never waits for that.
+
+Stands between the flush and what it works on, and looks like both. What is moving of the very
+generation that the plan chose goes on at full speed and *is* the step: only what is left of it
+is planned. Whatever else moves on that lane is cancelled, and the flush goes ahead while it ends.
+"""
+
+from asyncio import Task, wait
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+
+from evac.generation import Generation
+from evacd.facts import Candidate, Unit
+from evacd.flush import OnBoard, Saves
+from evacd.flush.save import Saved, Unsaved
+from evacd.workloads import Part, TurnResult
+
+
+@dataclass(eq=False)
+class Moving:
+    """A generation on its way in quiet time.
+
+    Attributes:
+        nbytes: Of its bodies.
+        moved: How much of it is written so far.
+        hurry: Makes it go as fast as the link does.
+        result: None while it moves, and where it was cancelled.
+    """
+
+    unit: str
+    generation: Generation
+    lane: str
+    nbytes: int
+    moved: Callable[[], int]
+    hurry: Callable[[], None]
+    task: Task[None] | None = None
+    hurried: bool = False
+    result: Saved | Unsaved | None = None
+
+    @property
+    def left(self) -> int:
+        """Bytes still to be written."""
+        return max(self.nbytes - self.moved(), 0)
+
+    def cancel(self) -> None:
+        """Stop it; what a store has half of, it forgets."""
+        if self.task is not None and not self.hurried:
+            self.task.cancel()
+
+    async def ended(self) -> Saved | Unsaved | None:
+        """Wait for the result; None where it was cancelled."""
+        if self.task is not None:
+            await wait([self.task])
+        return self.result
+
+
+class GiveWay:
+    """The workloads and the stores, as an order's flush shall see them.
+
+    Args:
+        on_board: The workloads themselves.
+        saver: The stores, at full speed.
+    """
+
+    def __init__(self, on_board: OnBoard, saver: Saves) -> None:
+        self._on_board = on_board
+        self._saver = saver
+        self._moving: dict[str, Moving] = {}
+        self._others: set[Callable[[], None]] = set()
+
+    # --- what moves in quiet time --------------------------------------------------------
+
+    def began(self, moving: Moving) -> None:
+        """It moves; never two of one unit at once."""
+        self._moving[moving.unit] = moving
+
+    def over(self, moving: Moving) -> None:
+        """It moves no more, however it ended."""
+        if self._moving.get(moving.unit) is moving:
+            del self._moving[moving.unit]
+
+    def beside(self, cancel: Callable[[], None]) -> None:
+        """Something else that gives way to a flush: a drill."""
+        self._others.add(cancel)
+
+    def no_more(self, cancel: Callable[[], None]) -> None:
+        """It is over."""
+        self._others.discard(cancel)
+
+    def clear(self, lane: str | None = None) -> None:
+        """Cancel what moves: on *lane*, or everywhere."""
+        for moving in list(self._moving.values()):
+            if lane is None or moving.lane == lane:
+                moving.cancel()
+                if not moving.hurried:
+                    self.over(moving)
+        for cancel in list(self._others):
+            cancel()
+
+    # --- as the flush sees the workloads -------------------------------------------------
+
+    def units(self) -> tuple[Unit, ...]:
+        """See `OnBoard`: of a generation that moves, only what is left is to be written."""
+        return tuple(
+            self._rest_of(unit, self._moving[unit.name]) if unit.name in self._moving else unit
+            for unit in self._on_board.units()
+        )
+
+    def hold(self, unit: str, generation: Generation) -> AbstractContextManager[tuple[Part, ...]]:
+        """See `OnBoard`."""
+        return self._on_board.hold(unit, generation)
+
+    def mark_durable(self, unit: str, generation: Generation) -> None:
+        """See `OnBoard`."""
+        self._on_board.mark_durable(unit, generation)
+
+    async def turn(
+        self, unit: str, *, seconds: float, order: str, patience: float | None = None
+    ) -> TurnResult:
+        """See `OnBoard`; a workload that flushes by itself needs the link, too."""
+        self.clear(self._lane_of(unit))
+        return await self._on_board.turn(unit, seconds=seconds, order=order, patience=patience)
+
+    # --- as the flush sees the stores ----------------------------------------------------
+
+    async def save(self, parts: Sequence[Part], *, order: str) -> Saved | Unsaved:
+        """See `Saves`: ends what is moving of these parts, or moves them."""
+        unit, generation = parts[0].unit, parts[0].generation
+        moving = self._moving.get(unit)
+        if moving is not None and moving.generation == generation:
+            # What the flush learns of the link's rate, it learns from what is left.
+            left = moving.left
+            moving.hurried = True
+            moving.hurry()
+            self.clear(moving.lane)
+            ended = await moving.ended()
+            if isinstance(ended, Saved):
+                return replace(ended, nbytes=left)
+        self.clear(self._lane_of(unit))
+        return await self._saver.save(parts, order=order)
+
+    # --- the inside ----------------------------------------------------------------------
+
+    def _lane_of(self, name: str) -> str | None:
+        return next((u.lane for u in self._on_board.units() if u.name == name), None)
+
+    @staticmethod
+    def _rest_of(unit: Unit, moving: Moving) -> Unit:
+        rest = tuple(
+            Candidate(one.generation, min(one.nbytes, moving.left))
+            if one.generation == moving.generation
+            else one
+            for one in unit.candidates
+        )
+        return replace(unit, candidates=rest)
