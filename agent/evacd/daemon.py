@@ -15,7 +15,7 @@ import aiohttp
 import structlog
 
 from evac.errors import EvacError, StoreError
-from evac.wire import Accepted, Cancel, Drain, Message, Refuse
+from evac.wire import Accepted, Cancel, Drain, Drill, Message, Refuse
 from evacd.clock import Clock, SystemClock
 from evacd.config import Config
 from evacd.evacuation import Evacuation, status_of
@@ -292,10 +292,12 @@ class Daemon:
         if self._evacuation is not None:
             self._evacuation.happened(happening)
 
-    def _administer(self, message: Drain | Cancel) -> Message:
+    def _administer(self, message: Drain | Cancel | Drill) -> Message:
         if self._ears is None or self._evacuation is None:
             return Refuse("the daemon is still starting")
         leaving = self._evacuation.leaving
+        if isinstance(message, Drill):
+            return Refuse("this evacd holds no drills yet")
         if isinstance(message, Drain):
             drain = self._operator.drain(message, now=self._clock.monotonic())
             self._ears.hear(drain)

@@ -17,7 +17,7 @@ import aiohttp
 import psutil
 
 from evac.store import Owner, Store, open_store
-from evac.wire import Cancel, Drain, Message
+from evac.wire import Cancel, Drain, Drill, Message
 from evacd.clock import Clock
 from evacd.config import Config, UserPolicy
 from evacd.cordon import Cordon
@@ -43,7 +43,7 @@ def make_board(
     *,
     happened: Callable[[Happening], None],
     status: Callable[[], Mapping[str, object]],
-    admin: Callable[[Drain | Cancel], Message],
+    admin: Callable[[Drain | Cancel | Drill], Message],
     node: str,
     boot: str,
 ) -> Board:

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from evac.errors import EvacError
 from evac.generation import Generation
-from evac.wire import Advice, Cancel, Drain, Message, Mode, StandDown, Turn
+from evac.wire import Advice, Cancel, Drain, Drill, Message, Mode, StandDown, Turn
 from evacd.clock import Clock
 from evacd.errors import StateError
 from evacd.facts import Notice, Order, Unit
@@ -55,7 +55,7 @@ class Board:
         clock: Clock,
         happened: Callable[[Happening], None],
         status: Callable[[], Mapping[str, object]],
-        admin: Callable[[Drain | Cancel], Message],
+        admin: Callable[[Drain | Cancel | Drill], Message],
         prepare: Prepare | None = None,
     ) -> None:
         self.ready = asyncio.Event()

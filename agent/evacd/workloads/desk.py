@@ -20,6 +20,7 @@ from evac.wire import (
     Cancel,
     Done,
     Drain,
+    Drill,
     Leave,
     Message,
     OrderGiven,
@@ -59,7 +60,7 @@ class Desk:
         clock: Clock,
         happened: Callable[[Happening], None],
         status: Callable[[], Mapping[str, object]],
-        admin: Callable[[Drain | Cancel], Message],
+        admin: Callable[[Drain | Cancel | Drill], Message],
         prepare: Prepare | None,
         roster: Roster,
         staging: Staging,
@@ -178,7 +179,7 @@ class Desk:
                 self._register(session, message, re)
             case AskStatus():
                 self._tell_status(session, re)
-            case Drain() | Cancel():
+            case Drain() | Cancel() | Drill():
                 session.reply(self._admin(message), re)
             case _ if session.workload is not None:
                 self._take_aboard(session, session.workload, message, re)

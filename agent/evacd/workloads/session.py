@@ -11,6 +11,7 @@ from evac.wire import (
     Cancel,
     Done,
     Drain,
+    Drill,
     Hello,
     Leave,
     Message,
@@ -53,7 +54,7 @@ WORDS: dict[tuple[Door, Stage], frozenset[type[Message]]] = {
         {Reserve, Acquire, Staged, Release, Done, Leave, AskStatus}
     ),
     (Door.ADMIN, Stage.SILENT): frozenset({Hello}),
-    (Door.ADMIN, Stage.GREETED): frozenset({AskStatus, Drain, Cancel}),
+    (Door.ADMIN, Stage.GREETED): frozenset({AskStatus, Drain, Cancel, Drill}),
     (Door.ADMIN, Stage.ABOARD): frozenset(),
 }
 _FROM_WORKLOADS = WORDS[Door.WORKLOAD, Stage.GREETED] | WORDS[Door.WORKLOAD, Stage.ABOARD]

@@ -170,6 +170,20 @@ class Cancel(Message):
     type: ClassVar[str] = "cancel"
 
 
+@dataclass(frozen=True)
+class Drill(Message):
+    """Rehearse an evacuation: nobody is told to leave. Its report stands in the status.
+
+    Attributes:
+        seconds: Of the window that is rehearsed; 0 for the one that the daemon reckons with.
+        flush: Move the newest generations for real; else only plan.
+    """
+
+    type: ClassVar[str] = "drill"
+    seconds: float = _seconds(default=0.0)
+    flush: bool = _flag(default=False)
+
+
 # --- daemon -> anyone -------------------------------------------------------------------
 
 
@@ -295,7 +309,7 @@ class Status(Message):
 
 _KINDS: tuple[type[Message], ...] = (
     Hello, Register, Reserve, Acquire, Staged, Release, Done, Leave, AskStatus, Drain, Cancel,
-    Welcome, Registered, Slot, Granted, Accepted, Refuse, OrderGiven, Advice, Turn, StandDown,
-    Status,
+    Drill, Welcome, Registered, Slot, Granted, Accepted, Refuse, OrderGiven, Advice, Turn,
+    StandDown, Status,
 )  # fmt: skip
 MESSAGES: Mapping[str, type[Message]] = {kind.type: kind for kind in _KINDS}

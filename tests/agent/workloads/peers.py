@@ -19,6 +19,7 @@ from evac.wire import (
     Acquire,
     Cancel,
     Drain,
+    Drill,
     Granted,
     Hello,
     Message,
@@ -100,7 +101,7 @@ async def serving(
     happenings: list[Happening] = []
     administered: list[Message] = []
 
-    def administer(message: Drain | Cancel) -> Message:
+    def administer(message: Drain | Cancel | Drill) -> Message:
         administered.append(message)
         return Accepted()
 

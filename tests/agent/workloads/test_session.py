@@ -2,7 +2,7 @@ import inspect
 
 import pytest
 
-from evac.wire import Cancel, Drain, Hello, Message, messages
+from evac.wire import Cancel, Drain, Drill, Hello, Message, messages
 from evacd.workloads.session import WORDS, Door, Stage
 
 
@@ -17,7 +17,7 @@ def test_only_hello_opens_a_connection() -> None:
 
 @pytest.mark.parametrize("stage", Stage)
 def test_what_drains_a_node_is_said_at_the_admin_door_alone(stage: Stage) -> None:
-    assert not WORDS[Door.WORKLOAD, stage] & {Drain, Cancel}
+    assert not WORDS[Door.WORKLOAD, stage] & {Drain, Cancel, Drill}
 
 
 def test_every_word_for_the_daemon_can_be_said_somewhere() -> None:

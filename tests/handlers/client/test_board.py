@@ -19,7 +19,7 @@ import evac
 from evac.admin import read_status, request
 from evac.generation import Generation
 from evac.segment import PAGE, Header, SlotState
-from evac.wire import Accepted, Cancel, Drain, Message, Refuse
+from evac.wire import Accepted, Cancel, Drain, Drill, Message, Refuse
 from evacd.clock import SystemClock
 from evacd.facts import Confidence, Notice, Order
 from evacd.workloads import Board, BoardSettings, Died, Happening, Joined, Left, StagedOne
@@ -108,7 +108,7 @@ class Node:
         self._loop.call_soon_threadsafe(self._over.set)
         self._thread.join(LIMIT)
 
-    def _ask(self, message: Drain | Cancel) -> Message:
+    def _ask(self, message: Drain | Cancel | Drill) -> Message:
         self.asked.append(message)
         return Accepted() if isinstance(message, Drain) else Refuse(reason="no order runs")
 
