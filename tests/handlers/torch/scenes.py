@@ -134,6 +134,49 @@ def stage_and_hang(rank: int, world: int, folder: str, socket: str, steps: int, 
     signal.pause()
 
 
+def finish(
+    rank: int, world: int, folder: str, socket: str, steps: int, discard: bool = False
+) -> None:
+    """Train with a daemon to the end."""
+    os.environ["EVAC_SOCKET"] = socket
+    if world > 1:
+        ranks.join(rank, world, f"{folder}/meet")
+    run = Run(rank=rank, ddp=world > 1)
+    saver = run.saver()
+    for step in range(1, steps + 1):
+        run.train()
+        while not saver.step(step):
+            time.sleep(0.01)
+    saver.close(discard=discard)
+    if world > 1:
+        torch.distributed.destroy_process_group()
+
+
+def go_on(rank: int, world: int, folder: str, socket: str, store: str, over: str) -> None:
+    """Train with a daemon and a store until the file *over* is there; leave the last step."""
+    os.environ["EVAC_SOCKET"] = socket
+    if world > 1:
+        ranks.join(rank, world, f"{folder}/meet")
+    run = Run(rank=rank, ddp=world > 1)
+    last = torch.zeros(1)
+    with run.saver(store=store, patience=0.2) as saver:
+        step = 0
+        while not last:
+            step += 1
+            run.train()
+            saver.step(step)
+            last += Path(over).exists()
+            if world > 1:
+                torch.distributed.broadcast(last, src=0)
+            time.sleep(0.01)
+        while not saver.step(step + 1):
+            time.sleep(0.01)
+    if rank == 0:
+        Path(f"{folder}/last").write_text(str(step + 1))
+    if world > 1:
+        torch.distributed.destroy_process_group()
+
+
 def sharded(rank: int, store: str, out: str, resume: bool) -> None:
     """A model whose parameters are spread over the ranks (`fully_shard`)."""
     run = Run(rank=rank, seed=99 if resume else 7)

@@ -11,6 +11,7 @@ from evac.errors import ConfigError, GenerationError
 from evac.generation import MARKER
 from evac.manifest import Manifest
 from evac.torch import Checkpointer
+from evac.torch.own_slots import KEEP
 from tests.handlers.torch import ranks, scenes
 from tests.handlers.torch.training import Run, digest, wait_committed
 
@@ -276,6 +277,7 @@ def test_ranks_that_stage_faster_than_the_store_commit_the_same_generations(stor
     root = Path(store.removeprefix("file://"))
     whole = {path.parent.name for path in root.glob("*/run/step-*/.metadata")}
     assert "step-60.1" in whole
+    assert len(whole) == KEEP
     for generation in root.glob("*/run/step-*"):
         names = {path.name for path in generation.iterdir()}
         assert {"__0.manifest.json", "__1.manifest.json"} <= names, generation
