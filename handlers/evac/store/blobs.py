@@ -6,6 +6,7 @@ payloads are unsigned, TLS guards them on the way and the manifests' checksums a
 """
 
 import asyncio
+import atexit
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -20,6 +21,7 @@ from obstore.store import S3Store as ObstoreS3
 from evac.errors import StoreMissing, StoreRejected
 from evac.store import Entry, answers
 from evac.store.keys import split
+from evac.store.leaving import wait_for_foreign_threads
 from evac.store.location import Location
 from evac.store.parts import LARGEST, SINGLE, Slices, part_nbytes
 from evac.store.threads import in_thread
@@ -43,6 +45,8 @@ RETRY = {
         "base": 2,
     },
 }
+
+atexit.register(wait_for_foreign_threads)
 
 
 class BlobStore(ABC):
