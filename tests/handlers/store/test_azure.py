@@ -96,8 +96,8 @@ async def test_a_refused_block_leaves_nothing_behind(between: Proxy) -> None:
     store = at(f"{between.endpoint}/{ACCOUNT}")
     data = bytearray(40 * MIB)
 
-    with pytest.raises(StoreRejected, match="access denied"):
-        await store.put("a/b", memoryview(data))
+    with memoryview(data) as view, pytest.raises(StoreRejected, match="access denied"):
+        await store.put("a/b", view)
     data.clear()
 
     assert await store.list("") == []

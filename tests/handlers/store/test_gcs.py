@@ -143,8 +143,8 @@ async def test_a_refused_part_leaves_nothing_behind(between: Proxy, fake_gcs: Gc
     store = at(between.endpoint)
     data = bytearray(40 * MIB)
 
-    with pytest.raises(StoreRejected, match="access denied"):
-        await store.put("a/b", memoryview(data))
+    with memoryview(data) as view, pytest.raises(StoreRejected, match="access denied"):
+        await store.put("a/b", view)
     data.clear()
 
     assert fake_gcs.objects(BUCKET, prefix(store)) == []

@@ -5,6 +5,7 @@ import json
 import os
 import shlex
 import ssl
+import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -160,8 +161,8 @@ async def test_a_refused_part_leaves_nothing_behind(between: Proxy, seaweed: S3S
     store = at(between.endpoint)
     data = bytearray(64 * MIB)
 
-    with pytest.raises(StoreRejected, match="access denied"):
-        await store.put(BODY, memoryview(data))
+    with memoryview(data) as view, pytest.raises(StoreRejected, match="access denied"):
+        await store.put(BODY, view)
     data.clear()
 
     assert await store.list("") == []
@@ -364,3 +365,20 @@ async def test_stores_of_two_prefixes_do_not_see_each_other(keys: None, moto: S3
     assert await other.list("") == []
     with pytest.raises(StoreMissing):
         await other.get("a")
+
+
+def test_a_program_whose_last_act_is_a_listing_ends_well(keys: None, moto: S3Server) -> None:
+    script = """
+import asyncio, sys
+from evac.store import open_store
+async def last() -> None:
+    store = open_store(sys.argv[1])
+    await store.put("a", memoryview(b"x"))
+    await store.list("")
+asyncio.run(last())
+"""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    for _ in range(12):  # without the wait at the end every fourth one is killed
+        subprocess.run(
+            [sys.executable, "-c", script, at(moto.endpoint).url], check=True, timeout=60, env=env
+        )
