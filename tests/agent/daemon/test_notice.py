@@ -199,6 +199,21 @@ def _metric(node: Node, outcome: str) -> float:
     return 0.0
 
 
+@pytest.mark.parametrize("of", ["aws"], indirect=True)
+def test_advice_neither_orders_nor_cordons(of: Cloud, bare: Node, tmp_path: Path) -> None:
+    cordoned = tmp_path / "cordoned"
+    bare.start(*of.flags, "--cordon-command", f"touch {cordoned}")
+    bare.staged(5)
+
+    of.do("rebalance")
+    until("it is told", lambda: logged(bare, "notice.advised"))
+    of.do("clear")
+    until("it is taken back", lambda: logged(bare, "notice.withdrawn"))
+
+    assert bare.status()["order"] is None
+    assert not cordoned.exists()
+
+
 # --- sources of one's own, side by side ---------------------------------------------------
 
 

@@ -1,0 +1,167 @@
+"""Public bug reports of other handlers, and the test that holds evac to the right behaviour.
+
+A. What the metadata protocols do to a handler
+
+  aws-node-termination-handler#229   401 for ever once the token expires
+      notice/aws/test_token.py::test_after_a_401_the_token_is_replaced_and_the_key_asked_for_once_more
+  aws-node-termination-handler#668   repeated 401 ends in a panic
+      notice/aws/test_token.py::test_401_for_ever_is_one_retry_each_time_and_never_an_end
+  aws-node-termination-handler#732   exits where there is no metadata service
+      daemon/test_notice.py::test_a_daemon_that_has_heard_nothing_yet_is_not_ready_and_says_why
+  aws-node-termination-handler#916   503 at the start is a crash loop
+      notice/aws/test_faults.py::test_a_service_that_is_late_is_heard
+  aws-node-termination-handler#21    a refused connection kills it
+      notice/aws/test_token.py::test_a_refused_connection_is_a_value
+      daemon/test_notice.py::test_a_metadata_service_that_dies_is_told_and_fires_nothing
+  aws-node-termination-handler#399   the PUT times out, and each poll waits for it
+      notice/aws/test_token.py::test_the_hop_limit_is_found_out_once_and_believed_for_a_while
+  aws-node-termination-handler#406   the token has a retry policy of its own
+      notice/aws/test_faults.py::test_nothing_ends_a_watch_and_the_notice_is_heard_when_it_is_over
+      notice/test_polled.py::test_failures_back_off_to_five_seconds_and_no_further
+  aws-ebs-csi-driver#2966            a hop limit of 2 is not enough
+      notice/aws/test_token.py::test_a_put_in_a_black_hole_with_get_alive_is_the_hop_limit
+  kube2iam#279, kiam#359             proxies add X-Forwarded-For, and the PUT is a 403
+      notice/aws/test_token.py::test_403_says_that_imds_is_off_or_a_proxy_in_the_way
+  boto#1146                          the proxy host's metadata instead of one's own
+      notice/test_metadata.py::test_the_proxy_environment_is_never_used
+  dd-agent#1594                      clobbers the user's no_proxy
+      notice/test_bug_reports.py::test_listening_leaves_the_environment_as_it_was
+  aurproxy#32 and five more          the same proxy
+      notice/aws/test_token.py::test_the_proxy_environment_is_never_used
+      notice/azure/test_faults.py::test_the_proxy_environment_is_never_used
+      notice/test_gcp.py::test_the_proxy_environment_is_never_used
+  google-auth-library-nodejs#1755    the token is never refreshed
+      notice/aws/test_token.py::test_a_token_is_replaced_at_half_its_life
+      notice/aws/test_token.py::test_with_a_life_of_one_second_no_question_goes_unanswered
+  AWS.jl#654                         a PUT that times out is taken for no metadata service
+      notice/aws/test_token.py::test_a_service_that_says_nothing_at_all_is_not_the_hop_limit
+  amazon-ecs-agent#2199              stop and hibernate are missed
+      notice/aws/test_sources.py::test_each_event_is_heard_by_its_own_source_with_its_window
+      notice/aws/test_reading.py::test_a_hibernation_is_now_whatever_its_time
+  k8s-node-termination-handler#24    a key that is not defined is a crash
+      notice/test_gcp.py::test_404_hints_at_gkes_metadata_server
+  taskcluster PR#6805                what is TRUE at the start is missed by a hanging GET
+      notice/test_gcp.py::test_a_notice_that_stands_at_the_start_is_found_by_the_plain_read
+  taskcluster#6987                   a notice before the task starts is lost
+      daemon/test_notice.py::test_a_notice_before_anybody_is_on_board_waits_for_them
+  scylla-cluster-tests#4373          a long poll that fails breaks the monitor
+      notice/test_gcp.py::test_where_hanging_gets_keep_failing_plain_reads_hear_the_notice
+  taskcluster PR#7916                asks Azure every 15 s, and misses 30 s
+      notice/test_bug_reports.py::test_a_cloud_that_is_polled_is_asked_every_second
+  cluster-api-provider-gcp#112       5 s are too slow for 30 s
+      notice/test_gcp.py::test_a_notice_that_comes_is_told_by_the_hanging_get
+  aks-node-termination-handler PR#73 one second is too little for the enabling call
+      notice/azure/test_source.py::test_the_slow_first_call_is_called_warming_up_and_then_heard
+
+B. What events mean
+
+  aws-node-termination-handler#250   one notice, 60 lines
+      listening/test_ears.py::test_sixty_repeats_of_a_notice_are_one_line_and_one_count
+      daemon/test_notice.py::test_a_notice_that_stands_for_many_polls_is_one_line_and_one_order
+  aws-node-termination-handler#1100  a state without a time is 151 events
+      notice/aws/test_sources.py::test_one_state_is_one_event_for_as_long_as_it_lasts
+  aws-node-termination-handler#315   NotAfter is missing or empty
+      notice/aws/test_maintenance.py::test_not_after_may_be_missing_or_anything
+  aws-node-termination-handler#361   the hardware fails now, the stop is in two weeks
+      notice/aws/test_maintenance.py::test_early_starts_the_order_at_once_and_keeps_its_time_as_the_deadline
+  aws-node-termination-handler PR#61 a cancellation is not heard
+      notice/aws/test_maintenance.py::test_what_is_over_is_cancelled_once_and_the_order_stands_down
+      daemon/test_notice.py::test_an_azure_event_that_vanishes_stands_everybody_down
+  NVSentinel#1545                    what was cancelled stays marked for ever
+      notice/azure/test_source.py::test_a_scheduled_event_that_vanishes_is_cancelled_once
+  aws-node-termination-handler#321   advice cordons the node, and nothing undoes it
+      daemon/test_notice.py::test_advice_neither_orders_nor_cordons
+      order/test_machine.py::test_advice_that_still_stands_is_told_again_after_its_time
+  aws-node-termination-handler#786   drains although that is switched off
+      daemon/test_notice.py::test_what_is_switched_off_is_not_asked_at_a_sigterm
+      listening/test_listener.py::test_advice_can_be_switched_off
+  aws-node-termination-handler#104   the record lacks its id
+      notice/test_bug_reports.py::test_every_notice_says_what_it_is
+  aks-node-termination-handler#43    a freeze drains, and then nobody watches
+      notice/azure/test_source.py::test_a_freeze_is_told_and_watching_goes_on
+  aks-node-termination-handler#28    NoExecute kills all pods before the drain
+      (no test: there is no Kubernetes cordon yet, and nothing else that could evict)
+  karpenter-provider-azure#1829      the deadline is read and then dropped
+      daemon/test_notice.py::test_each_cloud_s_notice_saves_what_is_staged
+      notice/azure/test_meaning.py::test_a_date_that_cannot_be_read_gives_the_shortest_notice_of_its_kind
+  runs-on#277                        ends itself 95 s early
+      order/test_laws.py::test_a_planned_order_starts_at_deadline_minus_need_and_not_before
+  aws-node-termination-handler#858   evicts at once in place of using the window
+      daemon/test_notice.py::test_a_preemption_notice_saves_what_is_staged
+"""
+
+import ast
+import os
+import re
+from pathlib import Path
+
+import pytest
+from aiohttp.test_utils import TestServer
+
+from evacd.clock import SystemClock
+from evacd.config import NoticeConfig
+from evacd.facts import Noticed, Quiet
+from evacd.notice.metadata import open_session
+from tests.agent.listening.scene import ALONE, listening
+from tests.agent.notice.hearing import watching
+from tests.agent.notice.test_matrix import OPEN, PATIENT, ROWS, Row, simulated
+
+HERE = Path(__file__).parents[1]
+NAMED = re.findall(r"^ {6}(\S+\.py)::(\w+)$", __doc__ or "", re.MULTILINE)
+REPORTS = re.findall(r"^ {2}\S.*$", __doc__ or "", re.MULTILINE)
+
+
+@pytest.mark.parametrize(("file", "name"), NAMED, ids=[f"{f}::{n}" for f, n in NAMED])
+def test_the_named_test_exists(file: str, name: str) -> None:
+    tree = ast.parse((HERE / file).read_text())
+
+    tests = {
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    assert name in tests
+
+
+def test_every_report_names_a_test_or_says_why_not() -> None:
+    text = __doc__ or ""
+    below = [text[text.index(report) + len(report) :].lstrip("\n") for report in REPORTS]
+
+    assert len(REPORTS) == 36
+    assert [lines[:6] for lines in below] == [" " * 6] * len(REPORTS)
+    assert text.count("(no test:") == 1
+
+
+def test_a_cloud_that_is_polled_is_asked_every_second() -> None:
+    assert NoticeConfig().poll_seconds == 1.0
+
+
+async def test_listening_leaves_the_environment_as_it_was() -> None:
+    before = dict(os.environ)
+    cloud, _ = simulated("aws", SystemClock())
+    async with TestServer(cloud.app) as server:
+        url = str(server.make_url("")).rstrip("/")
+        given = {**ALONE, "notice.cloud": "auto", "notice.metadata_url": url}
+        async with listening(given=given) as scene:
+            await scene.node.until_heard("aws/spot", Quiet)
+
+    assert dict(os.environ) == before
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[row.source for row in ROWS])
+async def test_every_notice_says_what_it_is(row: Row) -> None:
+    cloud, _ = simulated(row.cloud, SystemClock())
+    async with TestServer(cloud.app) as server, open_session(connections=8) as session:
+        url = str(server.make_url("")).rstrip("/")
+        sources = OPEN[row.cloud](session, url, SystemClock(), PATIENT)
+        source = next(each for each in sources if each.name == row.source)
+        async with watching(source) as hearing:
+            await hearing.until(Quiet)
+            cloud.actions[row.action]()
+            told = hearing.told[await hearing.until(Noticed)]
+
+    assert isinstance(told, Noticed)
+    notice = told.notice
+    assert notice.source == row.source
+    assert all((notice.kind, notice.id, notice.detail))
+    assert notice.seen > 0
