@@ -22,6 +22,7 @@ from evacd.facts import Candidate, Kept, Lost, Order, Outcome, Plan, Step, Unit
 from evacd.flush.save import Place, Saved, Unsaved
 from evacd.plan import schedule
 from evacd.plan.rate import Rate
+from evacd.plan.risk import is_safe
 from evacd.workloads import Part, TurnResult
 
 # An orphan's flush has no notice behind it, so it has all the time that a plan may need.
@@ -190,7 +191,7 @@ class Flush:
         for unit in self._on_board.units():
             if self.order is None and unit.name not in self._orphans:
                 continue
-            if isinstance(self.outcomes.get(unit.name), Kept):
+            if isinstance(self.outcomes.get(unit.name), Kept) or is_safe(unit):
                 continue
             if unit.turn_seconds is not None:
                 if self.order is not None and (unit.name, None) not in self._tried:
@@ -219,9 +220,10 @@ class Flush:
         return next(steps, None)
 
     def _tell(self, plan: Plan) -> None:
-        """Record a plan that says something new, and what it gives up."""
+        """Record a plan that says something new, what it gives up, and who needs none."""
         if self.order is None:
             return
+        self._spare()
         steps = [(step.unit, step.generation, step.overtime) for step in plan.steps]
         given_up = [given.unit for given in plan.given_up]
         if (self.order, given_up) == self._told[:2] and _remains_of(steps, self._told[2]):
@@ -239,6 +241,15 @@ class Flush:
         for given in plan.given_up:
             if given.unit not in tried_late and given.unit not in self.outcomes:
                 self._end(Lost(given.unit, given.reason))
+
+    def _spare(self) -> None:
+        """Whose newest generation is durable already is kept, and no byte of it moves."""
+        for unit in self._on_board.units():
+            if is_safe(unit) and not isinstance(self.outcomes.get(unit.name), Kept):
+                nothing = {"unit": unit.name, "nbytes": 0, "seconds": 0.0}
+                told = asdict(unit.durable) if unit.durable else None
+                self._record("flush.finished", {**nothing, "generation": told})
+                self._end(Kept(unit.name, unit.durable, 0, 0.0, store=unit.lane))
 
     # --- one step ------------------------------------------------------------------------
 

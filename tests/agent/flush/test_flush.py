@@ -385,3 +385,18 @@ async def test_every_event_of_the_path_is_recorded_in_order() -> None:
 
     names = [name for name, _ in told.events]
     assert names == ["plan.made", "flush.started", "flush.finished", "commit.finished"]
+
+
+async def test_who_is_durable_already_is_kept_and_takes_nobodys_time() -> None:
+    safe = Unit("safe", 9, 0.0, LANE, durable=Generation(1, 9))
+    aboard = Aboard(safe, staged("job", 1, 100))
+    async with flushing(aboard, link := Link(aboard), told := Told()) as flush:
+        flush.evacuate(order(30.0))
+        await flush.settled.wait()
+        flush.wake()
+        await flush.settled.wait()
+
+    assert flush.outcomes["safe"] == Kept("safe", Generation(1, 9), 0, 0.0, store=LANE)
+    assert link.log == [(0.0, "job", 9)]
+    finished = [data["unit"] for name, data in told.events if name == "flush.finished"]
+    assert finished == ["safe", "job"]
