@@ -8,10 +8,12 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from evac import __version__, incident, inspect
+from evac._clock import monotonic
 from evac.admin import read_status, request
 from evac.errors import EvacError, NotConnected
 from evac.follow import follow
@@ -20,7 +22,8 @@ from evac.wire import Cancel, Drain, Refuse
 
 SOCKET = "/run/evac/evacd.sock"
 ADMIN_SOCKET = "/run/evac/admin.sock"
-JOURNAL = "/var/lib/evac/incidents.sqlite"
+# How far a deadline may be off before it is another one: clocks are read on both sides.
+_SAME_SECONDS = 0.25
 
 _EPILOG = """\
 examples:
@@ -94,8 +97,8 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument(
         "--journal",
         type=Path,
-        default=Path(os.environ.get("EVAC_JOURNAL", JOURNAL)),
-        help=f"the daemon's journal (EVAC_JOURNAL, default {JOURNAL})",
+        help="the daemon's journal (EVAC_JOURNAL; by default the one in EVAC_STATE_DIR, or the "
+        f"one that the daemon on --socket names, or {incident.DEFAULT})",
     )
     _socket(report, "EVAC_SOCKET", SOCKET)
     _json(report)
@@ -132,19 +135,42 @@ def _status(args: argparse.Namespace) -> int:
 
 def _drain(args: argparse.Namespace) -> int:
     message = Cancel() if args.cancel else Drain(seconds=args.seconds, reason=args.reason)
+    asked = monotonic()
     answer = request(args.socket, message, timeout=5.0)
     if isinstance(answer, Refuse):
         return _fail(answer.reason, code=1)
-    if args.cancel or args.no_wait:
+    if args.cancel:
+        return 0
+    status = read_status(args.socket, timeout=5.0)
+    _say_if_sooner(status.get("order"), wanted=args.seconds - (monotonic() - asked))
+    if args.no_wait:
         return 0
     return follow(lambda: read_status(args.socket, timeout=5.0), as_json=args.json)
 
 
+def _say_if_sooner(order: Mapping[str, Any] | None, *, wanted: float) -> None:
+    """A running order's deadline is only ever brought forward; who asked for more must know."""
+    if order is None or order["seconds_left"] >= wanted - _SAME_SECONDS:
+        return
+    left = order["seconds_left"]
+    when = f"{left:.0f} s left" if left > 0 else f"passed {-left:.0f} s ago"
+    anew = "; to start anew: evac drain --cancel" if order["source"] == "operator" else ""
+    print(
+        f"evac: order {order['id']} ({order['source']} {order['kind']}) runs already and its "
+        f"deadline stays: {when}. A deadline is only ever brought forward{anew}",
+        file=sys.stderr,
+    )
+
+
 def _report(args: argparse.Namespace) -> int:
-    incidents = incident.load(args.journal, last=args.last, id=args.id)
+    status = _daemon(args.socket)
+    journal = args.journal or incident.place(os.environ, status)
+    incidents = incident.load(journal, last=args.last, id=args.id)
     if not incidents:
-        return _fail("no evacuation is on record", code=1)
-    running = _running_order(args.socket)
+        which = f"of order {args.id} " if args.id else ""
+        return _fail(f"{journal}: no evacuation {which}is on record", code=1)
+    order = status.get("order") if status else None
+    running = order["id"] if order else None
     if args.json:
         found = [incident.as_json(one, running=one.id == running) for one in incidents]
         print(json.dumps(found, indent=1))
@@ -156,13 +182,12 @@ def _report(args: argparse.Namespace) -> int:
     return 0
 
 
-def _running_order(socket: Path) -> str | None:
-    """The id of the order that a living daemon is at; None without one."""
+def _daemon(socket: Path) -> Mapping[str, Any] | None:
+    """What a living daemon says of itself; None without one."""
     try:
-        order = read_status(socket, timeout=1.0).get("order")
+        return read_status(socket, timeout=1.0)
     except EvacError:
         return None
-    return order["id"] if order else None
 
 
 def _fail(text: str, *, code: int = 2) -> int:

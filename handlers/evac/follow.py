@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from evac.errors import NotConnected
+from evac.incident import report_command
 from evac.show import render_status
 
 _PERIOD_SECONDS = 0.2
@@ -35,7 +36,10 @@ def follow(read: Callable[[], Mapping[str, Any]], *, as_json: bool = False) -> i
         if order["settled"] or time.monotonic() > ends:  # noqa: TID251
             break
         time.sleep(_PERIOD_SECONDS)
-    print(json.dumps(status, indent=1) if as_json else render_status(status))
+    if as_json:
+        print(json.dumps(status, indent=1))
+    else:
+        print(f"{render_status(status)}\n\nThe timeline: {report_command(status)}")
     lost = any(not outcome["kept"] for outcome in status.get("outcomes", ()))
     return 1 if lost or not order["settled"] else 0
 

@@ -1,9 +1,10 @@
 """`evac` as people run it, against a real daemon."""
 
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,12 @@ def node(tmp_path: Path) -> Iterator[Node]:
         yield node.start()
 
 
-def evac(*arguments: object) -> "subprocess.CompletedProcess[str]":
+def evac(
+    *arguments: object, environ: Mapping[str, str] | None = None
+) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "evac", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    variables = {**os.environ, **(environ or {})}
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=variables)
 
 
 def test_status_shows_who_is_on_board_and_what_is_staged(node: Node) -> None:
@@ -71,6 +75,63 @@ def test_drain_can_be_withdrawn(node: Node) -> None:
     again = evac("drain", "--cancel", "--socket", node.admin)
     assert again.returncode == 1
     assert "no drain" in again.stderr
+
+
+def test_a_longer_drain_says_that_the_running_deadline_stays(node: Node) -> None:
+    assert evac("drain", "--seconds", 30, "--no-wait", "--socket", node.admin).stderr == ""
+    id = node.status()["order"]["id"]
+
+    longer = evac("drain", "--seconds", 100, "--socket", node.admin)
+
+    assert longer.returncode == 0
+    assert "deadline stays" in longer.stderr
+    assert id in longer.stderr
+    assert node.status()["order"]["seconds_left"] <= 30
+    shorter = evac("drain", "--seconds", 5, "--no-wait", "--socket", node.admin)
+    assert (shorter.returncode, shorter.stderr) == (0, "")
+    assert node.status()["order"]["seconds_left"] <= 5
+
+
+def test_a_drain_ends_with_how_to_see_its_timeline(node: Node) -> None:
+    drained = evac("drain", "--seconds", 30, "--socket", node.admin)
+
+    hint = drained.stdout.splitlines()[-1]
+    assert hint == f"The timeline: evac report --journal {node.journal}"
+    command = hint.removeprefix("The timeline: evac ").split()
+    assert evac(*command, "--socket", node.socket).returncode == 0
+    as_json = evac("drain", "--seconds", 30, "--socket", node.admin, "--json")
+    assert json.loads(as_json.stdout)["order"]
+
+
+def test_report_finds_the_journal_of_the_daemon_it_can_ask(node: Node) -> None:
+    asked = evac("report", "--socket", node.socket)
+    assert asked.returncode == 1
+    assert f"{node.journal}: no evacuation is on record" in asked.stderr
+
+    node.drain()
+    node.event("order.given")
+
+    assert evac("report", "--socket", node.socket).returncode == 0
+    unknown = evac("report", "--socket", node.socket, "--id", "nobody-1")
+    assert unknown.returncode == 1
+    assert f"{node.journal}: no evacuation of order nobody-1" in unknown.stderr
+
+
+@pytest.mark.parametrize("variable", ["EVAC_JOURNAL", "EVAC_STATE_DIR"])
+def test_report_looks_where_the_environment_says(node: Node, variable: str) -> None:
+    node.drain()
+    node.event("order.given")
+    node.kill()
+    journal = node.journal if variable == "EVAC_JOURNAL" else node.journal.parent
+
+    found = evac("report", "--socket", node.socket, environ={variable: str(journal)})
+
+    assert found.returncode == 0
+    elsewhere = evac(
+        "report", "--socket", node.socket, environ={variable: str(node.home / "elsewhere")}
+    )
+    assert elsewhere.returncode == 2
+    assert str(node.home / "elsewhere") in elsewhere.stderr
 
 
 def test_drain_on_the_workload_socket_is_refused(node: Node) -> None:

@@ -4,6 +4,7 @@ The daemon writes the journal; this side reads it, also where the daemon is dead
 hangs on another machine.
 """
 
+from evac.incident.place import DEFAULT, place, report_command
 from evac.incident.record import (
     APPLICATION_ID,
     SCHEMA,
@@ -18,6 +19,7 @@ from evac.incident.timeline import render
 
 __all__ = [
     "APPLICATION_ID",
+    "DEFAULT",
     "SCHEMA",
     "SCHEMA_VERSION",
     "Ending",
@@ -28,6 +30,8 @@ __all__ = [
     "UnitSummary",
     "as_json",
     "load",
+    "place",
     "render",
+    "report_command",
     "summary",
 ]
