@@ -86,7 +86,8 @@ class Leaving:
         self._held = None
         given = self._clock.utc() - timedelta(seconds=self._clock.monotonic() - order.given)
         ordered = Ordered(order.id, order.source, order.kind, order.confidence, given)
-        self._note(replace(self._standing, order=ordered, told=()))
+        # Who was told under an order of before a restart is to hear of this one's end.
+        self._note(replace(self._standing, order=ordered))
         for gate in self._gates:
             gate.close(order)
 
