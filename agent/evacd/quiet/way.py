@@ -45,7 +45,7 @@ class Moving:
 
     def cancel(self) -> None:
         """Stop it; what a store has half of, it forgets."""
-        if self.task is not None and not self.hurried:
+        if self.task is not None:
             self.task.cancel()
 
     async def ended(self) -> Saved | Unsaved | None:
@@ -89,12 +89,8 @@ class GiveWay:
         self._others.discard(cancel)
 
     def clear(self, lane: str | None = None) -> None:
-        """Cancel what moves: on *lane*, or everywhere."""
-        for moving in list(self._moving.values()):
-            if lane is None or moving.lane == lane:
-                moving.cancel()
-                if not moving.hurried:
-                    self.over(moving)
+        """Cancel what moves on *lane* (on all, where it is None), and whatever is beside it."""
+        self._stop_moving(lane)
         for cancel in list(self._others):
             cancel()
 
@@ -126,6 +122,12 @@ class GiveWay:
 
     async def save(self, parts: Sequence[Part], *, order: str) -> Saved | Unsaved:
         """See `Saves`: ends what is moving of these parts, or moves them."""
+        for cancel in list(self._others):
+            cancel()
+        return await self.rehearse(parts, order=order)
+
+    async def rehearse(self, parts: Sequence[Part], *, order: str) -> Saved | Unsaved:
+        """The same for a drill: quiet time's work gives way to it, as to an order."""
         unit, generation = parts[0].unit, parts[0].generation
         moving = self._moving.get(unit)
         if moving is not None and moving.generation == generation:
@@ -133,14 +135,20 @@ class GiveWay:
             left = moving.left
             moving.hurried = True
             moving.hurry()
-            self.clear(moving.lane)
+            self._stop_moving(moving.lane)
             ended = await moving.ended()
             if isinstance(ended, Saved):
                 return replace(ended, nbytes=left)
-        self.clear(self._lane_of(unit))
+        self._stop_moving(self._lane_of(unit))
         return await self._saver.save(parts, order=order)
 
     # --- the inside ----------------------------------------------------------------------
+
+    def _stop_moving(self, lane: str | None) -> None:
+        for moving in list(self._moving.values()):
+            if (lane is None or moving.lane == lane) and not moving.hurried:
+                moving.cancel()
+                self.over(moving)
 
     def _lane_of(self, name: str) -> str | None:
         return next((u.lane for u in self._on_board.units() if u.name == name), None)
