@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 
 from evac.errors import ConfigError, EvacError
-from evacd.config import Config, explain, flags, load
+from evacd.config import Config, explain, flags, load, unread
 
 DEFAULT_FILE = Path("/etc/evac/evac.toml")
 OK, FAILED, USAGE = 0, 1, 2
@@ -106,10 +106,14 @@ def _run(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
             "a store that outlives this machine, such as file:///mnt/shared/checkpoints or "
             "EVAC_STORE; without one nothing can be saved: a local directory dies with the VM",
         )
+    import structlog
+
     from evacd import logs
     from evacd.daemon import run
 
     logs.configure(config.log)
+    for one in unread(environ):
+        structlog.get_logger().warning("variable.ignored", name=one.name, meant=one.meant)
     return run(config)
 
 
@@ -125,7 +129,7 @@ def _check(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
             [],
         )
     else:
-        report, rows = examine(checks(config, SystemClock())), explain(config)
+        report, rows = examine(checks(config, SystemClock(), environ)), explain(config)
     sys.stdout.write(as_json(report, rows) if arguments.json else table(report.findings))
     sys.stdout.flush()
     code = OK if report.ok else FAILED

@@ -5,10 +5,11 @@ silent network costs one line and not the table.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 
 from evacd.check.findings import Finding, Report, Verdict, as_json, table
 from evacd.check.machine import (
@@ -23,7 +24,7 @@ from evacd.check.outside import check_cordon, check_departure
 from evacd.check.sources import check_sources
 from evacd.check.stores import check_store
 from evacd.clock import Clock
-from evacd.config import Config
+from evacd.config import Config, unread
 
 __all__ = ["Check", "Finding", "Report", "Verdict", "as_json", "checks", "examine", "table"]
 
@@ -48,9 +49,13 @@ class Check:
     seconds: float = SECONDS
 
 
-def checks(config: Config, clock: Clock) -> Iterator[Check]:
+def checks(
+    config: Config, clock: Clock, environ: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[Check]:
     """All that apply, in the order of the table."""
     yield Check("configuration", partial(_configuration, config))
+    if unread(environ):
+        yield Check("variables", partial(_variables, environ))
     if not config.store.targets:
         yield Check("store", _no_store)
     for url in config.store.targets:
@@ -101,6 +106,17 @@ def _configuration(config: Config) -> Finding:
     files = sorted({file for file, colon, _ in places if colon})
     given = f"{len(places)} settings given, all known"
     return Finding("configuration", Verdict.OK, "; ".join([*files, given]))
+
+
+def _variables(environ: Mapping[str, str]) -> Finding:
+    found = unread(environ)
+    meant = ", ".join(one.meant for one in found if one.meant)
+    return Finding(
+        "variables",
+        Verdict.WARN,
+        f"set, but read by nobody: {', '.join(one.name for one in found)}",
+        f"is {meant} meant?" if meant else "`evacd run --help` names all",
+    )
 
 
 def _no_store() -> Finding:

@@ -1,7 +1,7 @@
 """Configuration: one TOML file, `EVAC_*` variables and flags, in rising precedence.
 
 What is unknown or wrong is refused with its place, its key and what was expected. An unknown
-`EVAC_*` variable is no error: workloads have their own.
+`EVAC_*` variable is no error, workloads have their own; `unread` finds those that look meant.
 """
 
 import difflib
@@ -41,6 +41,7 @@ from evacd.config.sources import (
 )
 from evacd.config.table import SECTIONS, SETTINGS, Setting
 from evacd.config.users import UserPolicy
+from evacd.config.variables import Unread, unread
 
 __all__ = [
     "SETTINGS",
@@ -65,10 +66,12 @@ __all__ = [
     "SocketConfig",
     "StateConfig",
     "StoreConfig",
+    "Unread",
     "UserConfig",
     "UserPolicy",
     "explain",
     "load",
+    "unread",
     "without_secrets",
 ]
 

@@ -124,6 +124,26 @@ def test_check_fails_where_anything_fails_and_says_what_to_do(here: list[str]) -
     assert "give --store" in failed[0]
 
 
+def test_a_variable_that_nobody_reads_is_told_at_the_start_and_by_check(
+    here: list[str], tmp_path: Path
+) -> None:
+    env = {"EVAC_MEMORY_BUGDET": "1GiB", "EVAC_SITE": "a"}
+
+    table = evacd("check", *here, "--cloud=none", env=env).stdout
+    in_the_way = tmp_path / "file"
+    in_the_way.write_text("")
+    arguments = [*here, "--cloud=none", f"--store=file://{tmp_path}/s", f"--state-dir={in_the_way}"]
+    start = evacd("run", *arguments, env=env)
+
+    (line,) = [one for one in table.splitlines() if "variables" in one]
+    assert line.startswith("warn")
+    assert "EVAC_MEMORY_BUGDET -> is EVAC_MEMORY_BUDGET meant?" in line
+    assert "EVAC_SITE" not in table + start.stderr
+    assert start.returncode == 1
+    assert "variable.ignored" in start.stderr
+    assert "EVAC_MEMORY_BUGDET" in start.stderr
+
+
 def test_check_speaks_json_to_programs(here: list[str]) -> None:
     done = evacd("check", "--json", *here, env={"EVAC_CLOUD": "none"})
 
