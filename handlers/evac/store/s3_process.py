@@ -13,8 +13,12 @@ from typing import Any
 
 def main() -> None:
     """Answer one request."""
-    import botocore.exceptions  # type: ignore[import-untyped]  # it has no types
-
+    try:
+        import boto3  # type: ignore[import-untyped]  # noqa: F401 - it has no types; told now if missing
+        import botocore.exceptions  # type: ignore[import-untyped]  # the same
+    except ModuleNotFoundError:
+        json.dump({"rejected": "boto3 is not installed: pip install 'evac[s3]'"}, sys.stdout)
+        return
     asked = json.load(sys.stdin)
     try:
         answer = _VERBS[asked["do"]](asked)
