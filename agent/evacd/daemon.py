@@ -148,6 +148,7 @@ class Daemon:
             notify(STOPPING)
             # A stop is no reason to drop what an order is still moving.
             await self._settled(evacuation)
+            evacuation.leaving.stop()
             await listener.let_go(all_saved=False)
             for task in (*self._for_ever, *learning):
                 task.cancel()

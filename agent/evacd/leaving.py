@@ -141,6 +141,11 @@ class Leaving:
         while self._running:
             await wait(set(self._running))
 
+    def stop(self) -> None:
+        """End what still runs; what it did stays noted for the next start."""
+        for task in self._running:
+            task.cancel()
+
     # --- a drain, and a restart ------------------------------------------------------------
 
     def drained(self, notice: Notice) -> None:

@@ -176,6 +176,27 @@ class TestCordon:
 
         assert scheduler.said == []
 
+    def test_a_second_request_to_stop_ends_a_cordon_that_hangs(
+        self, node: Node, scheduler: Scheduler
+    ) -> None:
+        node.start(*scheduler.flags(close=3600.0), "--cordon-timeout-seconds", "3600")
+        node.drain(60.0)
+        scheduler.says("close began")
+        process = node.process
+        assert process
+
+        def asked_twice() -> bool:
+            # Signals that come close together are one.
+            process.terminate()
+            return b"daemon.killed" in node.log.read_bytes()
+
+        until("it is asked a second time", asked_twice)
+        process.wait(30)
+
+        assert scheduler.said == ["close began"]
+        assert standing(node)["closed"] == ["command"]
+        assert b"ResourceWarning" not in node.log.read_bytes()
+
 
 class TestDeparture:
     def test_no_leaving_arrives_after_staying(self, node: Node, receiver: Receiver) -> None:
@@ -200,7 +221,9 @@ class TestDeparture:
     def test_an_amended_leaving_replaces_an_undelivered_one(
         self, node: Node, receiver: Receiver
     ) -> None:
-        receiver.status = lambda each: 503 if each["seconds_left"] > 50 else 200
+        receiver.status = lambda each: (
+            503 if each["word"] == "leaving" and each["seconds_left"] > 50 else 200
+        )
         node.start(*receiver.flags)
         node.workload().ready()
         node.drain(100.0)
