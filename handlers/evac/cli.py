@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evac import __version__, incident, inspect
+from evac import __version__, drill, incident, inspect
 from evac._clock import monotonic
 from evac.admin import read_status, request
 from evac.errors import EvacError, NotConnected
@@ -29,6 +29,7 @@ _EPILOG = """\
 examples:
   evac status                      who is on board, and what is staged
   evac drain --seconds 60          leave this node now, and watch it happen
+  evac drill --flush               who would be lost now; moves the bytes for real
   evac report                      the last evacuation's timeline (works with evacd dead)
   evac ls file:///mnt/ckpt         generations, and which of them are whole
   evac verify file:///mnt/ckpt     read the newest one back and check every checksum
@@ -88,6 +89,16 @@ def _parser() -> argparse.ArgumentParser:
     _socket(drain, "EVAC_ADMIN_SOCKET", ADMIN_SOCKET)
     _json(drain)
     drain.set_defaults(run=_drain)
+
+    rehearse = commands.add_parser(
+        "drill",
+        help="rehearse an evacuation; nobody is told to leave",
+        description=drill.DESCRIPTION,
+    )
+    drill.add_arguments(rehearse)
+    _socket(rehearse, "EVAC_ADMIN_SOCKET", ADMIN_SOCKET)
+    _json(rehearse)
+    rehearse.set_defaults(run=drill.drill)
 
     report = commands.add_parser(
         "report", help="the timeline of the last evacuation; works with evacd dead"

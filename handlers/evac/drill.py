@@ -5,12 +5,12 @@ Exit codes: 0 nothing would be lost, 1 something would be (or nobody can say).
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from evac.admin import read_status, request
-from evac.errors import Refused
 from evac.human import seconds, size
 from evac.show import table
 from evac.wire import Drill, Refuse
@@ -40,14 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def drill(args: argparse.Namespace) -> int:
-    """Carry it out, wait for it, print it.
-
-    Raises:
-        Refused: The daemon holds no drill now, and says why.
-    """
+    """Carry it out, wait for it, print it."""
     answer = request(args.socket, Drill(seconds=args.seconds, flush=args.flush), timeout=5.0)
     if isinstance(answer, Refuse):
-        raise Refused(answer.reason)
+        print(f"evac: {answer.reason}", file=sys.stderr)
+        return 1
     report = wait(lambda: read_status(args.socket, timeout=5.0))
     print(json.dumps(report, indent=1) if args.json else render(report))
     return 1 if report["lost"] or report["reason"] else 0
