@@ -264,6 +264,7 @@ async def test_a_second_launch_that_takes_the_same_step_cannot_harm_what_is_comm
     node.drain()
     node.settled()
     first.kill()
+    node.cancel()
     node.terminate()
 
     node.start()
