@@ -61,6 +61,16 @@ def test_a_run_that_ends_normally_leaves_its_newest_generation_in_the_store(
     until("the last step is whole", lambda: whole(node)[:1] == [Generation(1, 4)])
 
 
+def test_a_job_that_ends_again_on_the_same_node_is_saved_again(node: Node, tmp_path: Path) -> None:
+    node.start()
+    for steps in (2, 4):
+        folder = tmp_path / str(steps)
+        folder.mkdir()
+        assert ended_well(start(1, scenes.finish, str(folder), str(node.socket), steps))
+        newest = Generation(steps // 2, steps)
+        until("the last step is whole", lambda newest=newest: whole(node)[:1] == [newest])  # type: ignore[misc] # binds the loop's variable
+
+
 def test_who_throws_away_what_was_staged_leaves_nothing_to_save(node: Node, tmp_path: Path) -> None:
     node.start()
 
