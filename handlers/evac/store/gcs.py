@@ -8,24 +8,22 @@ resumable uploads (one connection) and the XML API's multipart (no test server a
 
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
-from random import uniform
-from threading import Event, Lock
-
-from crc32c import crc32c
+from threading import Event
 
 from evac.errors import StoreError, StoreMissing, StoreRejected, StoreUnavailable
 from evac.store import Entry
 from evac.store.direct import Stopped
-from evac.store.gcs_calls import Body, Calls, Made
+from evac.store.errands import Errands
+from evac.store.gcs_calls import PIECE, Calls, Made
+from evac.store.gcs_upload import Upload, tried
 from evac.store.keys import split
 from evac.store.location import Location, parse
 from evac.store.parts import SINGLE, part_nbytes
 from evac.store.sums import combined
-from evac.store.threads import in_thread, pool
+from evac.store.threads import in_thread
 
 OPTIONS = ("connections", "endpoint")
 PARTS = ".evac-parts"
@@ -33,8 +31,8 @@ PARTS = ".evac-parts"
 COMPOSE = 32
 CONNECTIONS = 8
 GET_LIMIT = 256 * 1024 * 1024
-# Of one part; a lost one must not cost the body.
-TRIES = 4
+# One range of a read; a few are on their way at once.
+RANGE = 8 * 1024 * 1024
 # The newest part of a put that lives is never older than this.
 PART_SECONDS = 300.0
 
@@ -130,7 +128,7 @@ class GcsStore:
     ) -> None:
         with data.cast("B") as view:
             size = self.part or part_nbytes(view.nbytes, most=COMPOSE * COMPOSE)
-            upload = _Upload(self._calls, key, view, size, stop, progress)
+            upload = Upload(self._calls, key, view, size, stop, progress)
             if view.nbytes <= SINGLE:
                 upload.whole(self._location.key(key))
                 return
@@ -141,7 +139,7 @@ class GcsStore:
             finally:
                 self._forget(f"{folder}/", key)
 
-    def _join(self, key: str, folder: str, upload: "_Upload") -> None:
+    def _join(self, key: str, folder: str, upload: "Upload") -> None:
         """Compose parts until one is left, which gets the key."""
         made = upload.made()
         level = 0
@@ -158,7 +156,7 @@ class GcsStore:
         def compose() -> Made:
             return self._calls.compose(name, [part.name for part in parts], key=key)
 
-        made = _tried(compose, stop)
+        made = tried(compose, stop)
         nbytes = sum(part.nbytes for part in parts)
         crc = combined([(part.crc32c or 0, part.nbytes) for part in parts])
         if made.nbytes != nbytes or made.crc32c not in (None, crc):
@@ -170,7 +168,7 @@ class GcsStore:
     def _create(self, key: str, data: bytes, stop: Event) -> bool:
         name = self._location.key(key)
         try:
-            _tried(lambda: self._calls.create(name, data, key=key), stop)
+            tried(lambda: self._calls.create(name, data, key=key), stop)
         except FileExistsError:
             return False
         return True
@@ -185,20 +183,36 @@ class GcsStore:
         return bytes(buffer[:got])
 
     def _read(self, key: str, offset: int, into: memoryview, stop: Event) -> int:
-        name, got = self._location.key(key), 0
+        got: dict[int, int] = {}
+
+        def fetch(start: int) -> None:
+            with view[start : start + RANGE] as piece:
+                got[start] = self._read_range(key, offset + start, piece, stop)
+
         with into.cast("B") as view:
             if not view.nbytes:
-                self._calls.describe(name, key=key)
+                self._calls.describe(self._location.key(key), key=key)
                 return 0
-            with self._calls.reading(name, offset, view.nbytes, key=key) as stream:
-                while stream is not None and got < view.nbytes:
-                    if stop.is_set():
-                        raise Stopped
-                    with view[got : got + 1024 * 1024] as piece, _reading(key):
-                        step = stream.readinto(piece)
-                    if not step:
-                        break
-                    got += step
+            starts = range(0, view.nbytes, RANGE)
+            Errands(starts, fetch).run(self._connections)
+        total = 0
+        for start in starts:
+            total += got[start]
+            if total < start + RANGE:
+                break
+        return total
+
+    def _read_range(self, key: str, offset: int, into: memoryview, stop: Event) -> int:
+        name, got = self._location.key(key), 0
+        with self._calls.reading(name, offset, into.nbytes, key=key) as stream:
+            while stream is not None and got < into.nbytes:
+                if stop.is_set():
+                    raise Stopped
+                with into[got : got + PIECE] as piece, _reading(key):
+                    step = stream.readinto(piece)
+                if not step:
+                    break
+                got += step
         return got
 
     def _list(self, prefix: str, stop: Event) -> Sequence[Entry]:
@@ -228,111 +242,13 @@ class GcsStore:
         """Delete the parts of a put that has ended; what cannot be deleted now is `clean`'s."""
         with suppress(StoreError):
             found, _ = self._calls.list(prefix, key=key)
-            for one in found:
+
+            def delete(number: int) -> None:
                 with suppress(StoreMissing):
-                    self._calls.delete(one.name, key=key)
+                    self._calls.delete(found[number].name, key=key)
 
-
-class _Upload:
-    """A body on its way, shared by the threads that send it."""
-
-    def __init__(
-        self,
-        calls: Calls,
-        key: str,
-        data: memoryview,
-        size: int,
-        stop: Event,
-        progress: Callable[[int], None] | None,
-    ) -> None:
-        self.stop = stop
-        self._calls = calls
-        self._key = key
-        self._data = data
-        self._progress = progress
-        self._size = size
-        self._lock = Lock()
-        self._error: Exception | None = None
-        self._next = 0
-        self._made: dict[int, Made] = {}
-
-    def whole(self, name: str) -> None:
-        """Send it in one request, under its own name."""
-        self._send(name, 0, self._data.nbytes)
-
-    def parts(self, folder: str, *, threads: int) -> None:
-        """Send it as objects in *folder*; the calling thread works, too."""
-        count = -(-self._data.nbytes // self._size)
-        lent: list[Future[None]] = []
-        with suppress(RuntimeError):  # the interpreter shuts down: this thread sends it all
-            lent.extend(pool().submit(self._drain, folder) for _ in range(min(threads, count) - 1))
-        self._drain(folder)
-        for helper in lent:
-            if not helper.cancel():  # one that never got a thread has nothing left to do
-                helper.result()
-        error, self._error = self._error, None
-        if error is not None:
-            try:
-                raise error
-            finally:
-                del error  # it would hold this frame, and so the caller's memory, in a circle
-
-    def made(self) -> Sequence[Made]:
-        """The parts, in order."""
-        return [self._made[start] for start in sorted(self._made)]
-
-    def _drain(self, folder: str) -> None:
-        try:
-            while (start := self._take()) is not None:
-                end = min(start + self._size, self._data.nbytes)
-                self._made[start] = self._send(f"{folder}/{start // self._size:05}", start, end)
-        except Exception as error:  # noqa: BLE001 - handed to the thread that asked
-            with self._lock:
-                self._error = self._error or error
-
-    def _take(self) -> int | None:
-        with self._lock:
-            if self._error is not None or self._next >= self._data.nbytes:
-                return None
-            start = self._next
-            self._next += self._size
-            return start
-
-    def _send(self, name: str, start: int, end: int) -> Made:
-        with self._data[start:end] as part:
-            crc = crc32c(part)
-
-            def insert() -> Made:
-                body = Body(part, alive=self._alive)
-                made = self._calls.insert(name, body, key=self._key)
-                if made.nbytes != part.nbytes or made.crc32c not in (None, crc):
-                    with suppress(StoreError):
-                        self._calls.delete(name, key=self._key)
-                    raise StoreUnavailable(self._key, "damaged on its way: checksums differ")
-                return Made(name, part.nbytes, crc, made.created)
-
-            made = _tried(insert, self.stop)
-            if self._progress is not None and part.nbytes:
-                self._progress(part.nbytes)
-            return made
-
-    def _alive(self) -> None:
-        if self.stop.is_set() or self._error is not None:
-            raise Stopped
-
-
-def _tried(work: Callable[[], Made], stop: Event) -> Made:
-    """Do it again while that may help, a few times."""
-    for attempt in range(TRIES):
-        if stop.is_set():
-            raise Stopped
-        try:
-            return work()
-        except StoreUnavailable:
-            if attempt == TRIES - 1:
-                raise
-            stop.wait(uniform(0, 0.2 * 2**attempt))
-    raise AssertionError("unreachable")
+            # Side by side: whoever waits for this put has little time.
+            Errands(range(len(found)), delete).run(self._connections)
 
 
 @contextmanager

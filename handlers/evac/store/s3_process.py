@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def _session(asked: dict[str, Any]) -> Any:
-    import boto3  # type: ignore[import-untyped]  # it has no types
+    import boto3
 
     keys = asked.get("keys")
     if keys is None:
