@@ -204,11 +204,15 @@ class Flush:
 
     def _newer(self) -> list[Unit]:
         """Who is safe, and has staged a newer generation since."""
-        return [
-            replace(unit, candidates=fresh)
-            for unit in self._on_board.units()
-            if isinstance(self.outcomes.get(unit.name), Kept) and (fresh := self._fresh(unit))
-        ]
+        units = []
+        for unit in self._on_board.units():
+            kept = self.outcomes.get(unit.name)
+            if isinstance(kept, Kept) and kept.generation is not None:
+                # Older ones are candidates still where other nodes' ranks are missing.
+                newer = [c for c in self._fresh(unit) if c.generation > kept.generation]
+                if newer:
+                    units.append(replace(unit, candidates=tuple(newer)))
+        return units
 
     def _fresh(self, unit: Unit) -> tuple[Candidate, ...]:
         return tuple(c for c in unit.candidates if (unit.name, c.generation) not in self._tried)

@@ -400,3 +400,13 @@ async def test_who_is_durable_already_is_kept_and_takes_nobodys_time() -> None:
     assert link.log == [(0.0, "job", 9)]
     finished = [data["unit"] for name, data in told.events if name == "flush.finished"]
     assert finished == ["safe", "job"]
+
+
+async def test_an_older_generation_is_not_taken_for_a_newer_one_of_who_is_kept() -> None:
+    aboard = Aboard(staged("job", 9, 100, 100))
+    link = Link(aboard, partial=["job"])
+    async with flushing(aboard, link, Told()) as flush:
+        flush.evacuate(order(30.0))
+        await flush.settled.wait()
+
+    assert [step for _, _, step in link.log] == [9]
