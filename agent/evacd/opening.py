@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from evac.errors import ConfigError
 from evac.store import Store, open_store
-from evacd.config import Config
+from evacd.config import Config, without_secrets
 
 
 def open_targets(config: Config) -> Mapping[str, Store]:
@@ -42,5 +42,5 @@ def _store(config: Config, url: str) -> Store:
         return open_store(url)
     except ConfigError as error:
         # Its own words may repeat the URL, and with it a password.
-        key = "store.targets"
-        raise ConfigError(config.origins.get(key, "--store"), key, error.expected) from error
+        key, expected = "store.targets", f"{error.expected} (for {without_secrets(url)})"
+        raise ConfigError(config.origins.get(key, "--store"), key, expected) from error
