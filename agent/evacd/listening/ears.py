@@ -118,14 +118,13 @@ class Ears:
     def shown(self) -> list[Mapping[str, Any]]:
         """Each source for `evac status`; JSON-able."""
         now = self._clock.monotonic()
-        names = dict.fromkeys([*self._expected, *self.health])
         return [
             {
                 **asdict(self.health.get(name) or SourceHealth(name, False, self._began, 0, _YET)),
                 "seconds": now - (self.health[name].since if name in self.health else self._began),
-                "note": self._expected[name]() if name in self._expected else "",
+                "note": note(),
             }
-            for name in names
+            for name, note in self._expected.items()
         ]
 
     def _note(self, notice: Notice) -> None:

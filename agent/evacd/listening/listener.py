@@ -158,6 +158,12 @@ class Listener:
         Args:
             all_saved: Everything that was on board is safe.
         """
+        try:
+            await self._let_go(all_saved=all_saved)
+        except Exception:  # nobody waits for us because of a bug, and we do not end of one
+            log.exception("let_go.failed")
+
+    async def _let_go(self, *, all_saved: bool) -> None:
         if self.shutdown is not None:
             await self.shutdown.release()
         if self.azure is None or not self._config.azure.acknowledge or not all_saved:

@@ -140,8 +140,11 @@ async def _shutdown(config: Config, clock: Clock, environ: Mapping[str, str]) ->
         watch = "off"
     if watch == "off":
         return ()
-    from evacd.notice import shutdown
-
+    try:
+        from evacd.notice import shutdown
+    except ModuleNotFoundError as error:
+        reason, cure = f"{error.name} is not installed", "pip install 'evac[agent]'"
+        return (AbsentSource("shutdown", reason, cure),)
     return shutdown.sources(clock, address=address or None)
 
 

@@ -131,3 +131,4 @@ def test_an_operator_is_no_source_that_could_be_deaf() -> None:
 
     assert scene.ears.deaf_seconds(scene.clock.now) == 0.0
     assert scene.ears.waiting == ""
+    assert scene.ears.shown() == []

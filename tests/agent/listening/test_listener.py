@@ -14,6 +14,8 @@ from structlog.testing import capture_logs
 from evacd.config import load
 from evacd.facts import Cancelled, Confidence, Notice, Noticed, Probe, Quiet, Unknown
 from evacd.listening import Found, find
+from evacd.listening.find import url_of
+from evacd.notice import aws, gcp
 from evacd.notice.simulate import make
 from evacd.notice.simulate.azure import AzureMetadata
 from tests.agent.listening.scene import ALONE, listening
@@ -182,6 +184,28 @@ async def test_what_is_set_is_not_looked_for() -> None:
     )
     none = await find(load(None, {"EVAC_CLOUD": "none"}, {}))
     assert (none.cloud, none.how, none.cure) == ("", "none, set by EVAC_CLOUD", "")
+
+
+async def test_a_cloud_that_announces_nothing_is_said_to_be_one_and_not_looked_for_again(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "chassis_asset_tag").write_text("OracleCloud.com\n")
+
+    found = await find(load(None, {}, {}), dmi=tmp_path)
+
+    assert (found.cloud, found.final) == ("", True)
+    assert "oracle" in found.how
+    assert "--cloud none" in found.cure
+
+
+def test_each_cloud_has_its_own_address_unless_one_is_set() -> None:
+    own, ipv6 = load(None, {}, {}), load(None, {}, {"aws.ipv6": True})
+    given = load(None, {}, {"aws.ipv6": True, "notice.metadata_url": "http://127.0.0.1:1"})
+
+    assert url_of(own, "aws") == aws.URL
+    assert url_of(ipv6, "aws") == aws.URL_IPV6
+    assert url_of(ipv6, "gcp") == gcp.URL
+    assert url_of(given, "aws") == "http://127.0.0.1:1"
 
 
 # --- what the sources are told -----------------------------------------------------------

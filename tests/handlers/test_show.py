@@ -1,0 +1,69 @@
+"""What `evac status` prints of the sources, the cloud and the pages."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from evac.show import render_status
+
+STATUS: Mapping[str, Any] = {
+    "version": "1",
+    "node": "n",
+    "memory": {"used": 0, "budget": 1},
+    "workloads": [],
+}
+
+
+def source(**more: object) -> Mapping[str, Any]:
+    return {
+        "source": "aws/spot",
+        "answers": True,
+        "seconds": 7.0,
+        "reason": "",
+        "cure": "",
+        "note": "",
+        **more,
+    }
+
+
+def shown(**more: object) -> list[str]:
+    return render_status({**STATUS, **more}).splitlines()
+
+
+def test_the_cloud_is_shown_with_how_it_was_found() -> None:
+    lines = shown(cloud={"cloud": "aws", "how": "detected: DMI", "cure": ""})
+
+    assert "cloud    aws  detected: DMI" in lines
+
+
+def test_an_unknown_cloud_is_shown_with_what_to_do() -> None:
+    lines = shown(cloud={"cloud": "", "how": "nobody answers", "cure": "say --cloud"})
+
+    assert "cloud    none heard  nobody answers; say --cloud" in lines
+
+
+def test_a_source_is_shown_with_what_is_wrong_and_what_to_do() -> None:
+    lines = shown(
+        sources=[
+            source(),
+            source(source="shutdown", note="no delay lock"),
+            source(source="gcp/stop", answers=False, reason="HTTP 503", cure="wait"),
+        ]
+    )
+
+    assert "source   aws/spot  answers" in lines
+    assert "source   shutdown  answers; no delay lock" in lines
+    assert "source   gcp/stop  NO ANSWER for 7 s: HTTP 503; wait" in lines
+
+
+def test_pages_are_mentioned_only_where_they_are_missing() -> None:
+    assert "http     NOT SERVED: port 1: in use" in shown(
+        http={"url": "", "reason": "port 1: in use"}
+    )
+    for silent in ({"url": "http://x", "reason": ""}, {"url": "", "reason": ""}):
+        assert not [line for line in shown(http=silent) if line.startswith("http")]
+
+
+def test_the_status_of_an_older_daemon_is_still_shown() -> None:
+    old = {"source": "gcp", "answers": True, "seconds": 1.0, "reason": "", "cure": ""}
+
+    assert "source   gcp  answers" in shown(sources=[old])
