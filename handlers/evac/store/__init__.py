@@ -97,7 +97,8 @@ def open_store(url: str, *, owner: Owner | None = None) -> Store:
     """The store behind *url*.
 
     ``file:///absolute/path``, ``s3://bucket/prefix``, ``gs://bucket/prefix`` or ``az://container/prefix``;
-    options follow as ``?endpoint=http://host:port&...``, and what opens a store never stands in its URL.
+    options follow as ``?endpoint=http://host:port&connections=8&timeout=60``, for S3 ``region``, for Azure
+    ``account``. What opens a store never stands in its URL.
 
     Args:
         owner: Whose files and folders new ones become, where a store has such; the process's own by default.

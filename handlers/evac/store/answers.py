@@ -33,6 +33,7 @@ _REJECTED = {
 _STATUS = re.compile(r"status code: (\d{3})|\(code: (\d{3})\)")
 _CODE = re.compile(r"<Code>\s*(\w+)\s*</Code>|x-ms-error-code: (\w+)")
 
+EXPIRED = "credentials have expired"
 # Why a range was refused; whoever asked for it can find out whether it begins behind the end.
 BEYOND = "it does not give that range"
 # What obstore says of a range behind the end, where the server did not refuse it.
@@ -81,7 +82,7 @@ def of_status(key: str, status: int, code: str) -> StoreError:
     """
     named = f"HTTP {status} {code}".strip()
     if code in _EXPIRED:
-        return StoreUnavailable(key, f"credentials have expired ({code})")
+        return StoreUnavailable(key, f"{EXPIRED} ({code})")
     if code in _NO_BUCKET:
         return StoreRejected(key, "no such bucket or container")
     if code in _REJECTED:

@@ -54,7 +54,9 @@ class AzureStore(BlobStore):
         return 0
 
     async def _ready(self) -> None:
-        """Obstore fetches its tokens by itself."""
+        if self._expired:
+            self._expired = False
+            self._clients.clear()  # a new one fetches a new token
 
     def _open(self, seconds: float) -> Client:
         options: dict[str, Any] = {

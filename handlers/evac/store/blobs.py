@@ -56,6 +56,8 @@ class BlobStore(ABC):
         self._location = location
         self._connections = int(location.options.get("connections", CONNECTIONS))
         self._timeout = float(location.options.get("timeout", REQUEST_SECONDS))
+        # The store has said so, whatever our clock says: the next call must bring newer keys.
+        self._expired = False
         self._clients: dict[float, Client] = {}
 
     def __repr__(self) -> str:
@@ -99,7 +101,7 @@ class BlobStore(ABC):
             # One slice as well, so that we know when it has been let go.
             whole = Slices(view, max(view.nbytes, 1), window=1, progress=None)
             try:
-                with _translated(key):
+                with self._translated(key):
                     await obstore.put_async(
                         self._client(), key, next(whole, b""), use_multipart=False
                     )
@@ -116,7 +118,7 @@ class BlobStore(ABC):
         """
         split(key)
         await self._ready()
-        with _translated(key):
+        with self._translated(key):
             try:
                 await obstore.put_async(self._client(), key, data, mode="create")
             except AlreadyExistsError:
@@ -127,7 +129,7 @@ class BlobStore(ABC):
         """See `Store.get`; at most 256 MiB."""
         split(key)
         await self._ready()
-        with _translated(key):
+        with self._translated(key):
             found = await obstore.get_async(self._client(), key)
             nbytes = found.meta["size"]
             if nbytes > GET_LIMIT:
@@ -164,7 +166,7 @@ class BlobStore(ABC):
             split(prefix)
         await self._ready()
         found: list[Entry] = []
-        with _translated(prefix or "."):
+        with self._translated(prefix or "."):
             async for some in obstore.list(self._client(), prefix=prefix or None):
                 found += [Entry(one["path"], one["size"]) for one in some]
         return sorted(found, key=lambda entry: entry.key)
@@ -173,8 +175,22 @@ class BlobStore(ABC):
         """See `Store.delete`."""
         split(key)
         await self._ready()
-        with suppress(StoreMissing), _translated(key):
+        with suppress(StoreMissing), self._translated(key):
             await obstore.delete_async(self._client(), key)
+
+    @contextmanager
+    def _translated(self, key: str) -> Iterator[None]:
+        try:
+            yield
+        except AlreadyExistsError:
+            raise
+        except ValueError:  # before any request: a path that obstore cannot express
+            raise StoreRejected(key, "not a name that this store can have") from None
+        except (BaseError, OSError) as error:
+            told = answers.of_text(key, str(error))
+            self._expired = self._expired or told.reason.startswith(answers.EXPIRED)
+            # Not `from error`: its text repeats the URL, and Azure's may carry its signature there.
+            raise told from None
 
     def _client(self, part: int = 0) -> Client:
         seconds = max(self._timeout, part / SLOWEST if part > LARGEST else 0.0)
@@ -188,7 +204,7 @@ class BlobStore(ABC):
         size = part_nbytes(view.nbytes)
         slices = Slices(view, size, window=self._connections, progress=progress)
         try:
-            with _translated(key):
+            with self._translated(key):
                 await obstore.put_async(
                     self._client(size),
                     key,
@@ -210,7 +226,7 @@ class BlobStore(ABC):
             await self._head(key)
             return 0
         try:
-            with _translated(key):
+            with self._translated(key):
                 found = await obstore.get_range_async(
                     self._client(), key, start=offset, length=into.nbytes
                 )
@@ -223,7 +239,7 @@ class BlobStore(ABC):
         return nbytes
 
     async def _head(self, key: str) -> int:
-        with _translated(key):
+        with self._translated(key):
             return (await obstore.head_async(self._client(), key))["size"]
 
 
@@ -240,19 +256,6 @@ async def _all_let_go(slices: Slices) -> None:
             cancelled = True
     if cancelled:
         raise asyncio.CancelledError
-
-
-@contextmanager
-def _translated(key: str) -> Iterator[None]:
-    try:
-        yield
-    except AlreadyExistsError:
-        raise
-    except ValueError:  # before any request: a path that obstore cannot express
-        raise StoreRejected(key, "not a name that this store can have") from None
-    except (BaseError, OSError) as error:
-        # Not `from error`: its text repeats the URL, and Azure's may carry its signature there.
-        raise answers.of_text(key, str(error)) from None
 
 
 @contextmanager

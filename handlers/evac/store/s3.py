@@ -138,6 +138,10 @@ class S3Store(BlobStore):
         )
 
     async def _ready(self) -> None:
+        if self._expired:
+            self._expired = False
+            self._chain.forget()
+            self._clients.clear()  # each has kept the old keys
         await self._chain.ready()
 
     async def _abandoned(self, key: str) -> None:

@@ -45,6 +45,11 @@ class Chain:
         self._keys: Keys | None = None
         self.region: str | None = None
 
+    def forget(self) -> None:
+        """The store takes these keys no more: find others."""
+        with self._lock:
+            self._keys = None
+
     async def ready(self) -> Keys:
         """The keys, found now if need be.
 

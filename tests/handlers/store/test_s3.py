@@ -7,7 +7,7 @@ import shlex
 import ssl
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from evac.errors import (
 from evac.generation import Generation
 from evac.store import Store, open_store
 from evac.store.location import parse
+from evac.store.retry import Retry
 from evac.store.s3 import OPTIONS, S3Store, is_body
 from evac.store.s3_keys import Chain
 from tests.handlers.store.asking import failures
@@ -269,9 +270,15 @@ async def test_keys_come_from_a_profile(
     assert await store.get("a") == b"x"
 
 
-async def test_keys_are_renewed_before_they_expire(
+@pytest.fixture
+def asked(
     aws: None, seaweed: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+) -> Callable[[], int]:
+    """A credential process; the first keys that it gives end in five minutes, the others last.
+
+    Returns:
+        How often it was asked.
+    """
     program, count = tmp_path / "keys.py", tmp_path / "count"
     program.write_text(
         "import json, pathlib, sys\n"
@@ -284,6 +291,12 @@ async def test_keys_are_renewed_before_they_expire(
     )
     command = shlex.join([sys.executable, str(program)])
     (tmp_path / "config").write_text(f"[default]\ncredential_process = {command}\n")
+    return lambda: int(count.read_text())
+
+
+async def test_keys_are_renewed_before_they_expire(
+    asked: Callable[[], int], seaweed: S3Server
+) -> None:
     store = at(seaweed.endpoint)
 
     await store.put("a", memoryview(b"x"))  # with keys that are about to expire
@@ -291,7 +304,23 @@ async def test_keys_are_renewed_before_they_expire(
         assert await store.get("a") == b"x"
 
     # Asked twice by the first put, before and in obstore's thread; then they last.
-    assert count.read_text() == "2"
+    assert asked() == 2
+
+
+async def test_keys_that_the_store_calls_expired_are_replaced_for_the_next_try(
+    asked: Callable[[], int], seaweed: S3Server
+) -> None:
+    with proxy(seaweed.port) as between:
+        store = at(between.endpoint)
+        await store.put("a", memoryview(b"x"))
+        before = asked()
+        between.rules.append(Rule((400, xml("ExpiredToken")), "PUT", "partNumber=2", times=1))
+        data = os.urandom(40 * MIB)
+
+        await Retry(store, sleep=asyncio.sleep).put("a", memoryview(data))
+
+        assert await store.get("a") == data
+    assert asked() == before + 1
 
 
 @pytest.fixture
