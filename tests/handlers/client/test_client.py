@@ -255,6 +255,20 @@ def test_leave_says_so_and_hangs_up(daemon: Daemon, client: evac.Client) -> None
     assert client.last_refusal == "the client is closed"
 
 
+def test_close_waits_for_the_daemons_word_on_what_was_staged(
+    daemon: Daemon, client: evac.Client
+) -> None:
+    client.reserve(nbytes=SLOT, body="a.bin")
+    daemon.hold, daemon.refuse_staged = {"staged"}, "too late"
+    stage(client, 1, b"x")
+    daemon.wait(Staged)
+    closing = threading.Thread(target=client.close)
+    closing.start()
+    daemon.answer_held()
+    closing.join(LIMIT)
+    assert client.refusals == 1
+
+
 def test_close_ends_every_thread_and_fd(daemon: Daemon, connect: Connect) -> None:
     before, fds = set(threading.enumerate()), len(os.listdir("/proc/self/fd"))
     client = connect()

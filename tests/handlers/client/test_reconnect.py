@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import evac
+from evac._settings import read_settings
 from evac.segment import PAGE, Header, SlotState
 from evac.wire import Accepted, OrderGiven, Register
 from tests.handlers.client.honest import LIMIT, Daemon
@@ -153,3 +154,25 @@ def test_an_answer_to_nothing_is_passed_over(daemon: Daemon, client: evac.Client
     daemon.tell(Accepted())
     assert client.status(LIMIT)["workloads"] == 1
     assert client.connection == 1
+
+
+def test_a_quiet_client_tells_of_a_daemon_it_lost_and_when(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with evac.Client(read_settings({}, job="job", socket=path), quiet=True) as client:
+        assert "no such socket" in client.absence
+        client.start()
+        assert not client.wait_connected(0.1)
+        assert client.lost is None
+        daemon = Daemon(path)
+        assert client.wait_connected(LIMIT)
+        daemon.stop()
+        while client.connected:
+            client.wait_connected(0.01)
+        assert client.lost is not None
+        path.unlink()
+        daemon = Daemon(path)
+        assert client.wait_connected(LIMIT)
+        assert client.lost is None
+        daemon.stop()
+    assert _warnings(caplog)[0].startswith(f"lost evacd at {path}")
