@@ -139,7 +139,7 @@ class Done(Message):
 
 @dataclass(frozen=True)
 class Leave(Message):
-    """The work is finished: free its slots, save nothing. Answered by `Accepted`."""
+    """Throw away what was staged: free its slots, save nothing. Answered by `Accepted`."""
 
     type: ClassVar[str] = "leave"
 
