@@ -29,7 +29,7 @@ def test_a_store_that_cannot_be_used_is_refused_before_anything_starts(
     assert run.returncode == 2
     assert "store.targets" in run.stderr
     assert "--store" in run.stderr
-    assert f"(for {url.partition('?')[0]}" in run.stderr
+    assert f"(for {url.partition(':')[0]}:" in run.stderr
     assert "hunter2" not in run.stderr
     assert "Traceback" not in run.stderr
     assert not node.socket.exists()
