@@ -19,7 +19,9 @@ def refused(node: Node, *flags: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(node.command(*flags), capture_output=True, text=True, timeout=30)
 
 
-@pytest.mark.parametrize("url", ["ftp://host/folder", "s3://bucket/../a", "gs://bucket/a?key=hunter2"])
+@pytest.mark.parametrize(
+    "url", ["ftp://host/folder", "s3://bucket/../a", "gs://bucket/a?key=hunter2"]
+)
 def test_a_store_that_cannot_be_used_is_refused_before_anything_starts(
     node: Node, url: str
 ) -> None:
