@@ -214,6 +214,31 @@ def test_advice_neither_orders_nor_cordons(of: Cloud, bare: Node, tmp_path: Path
     assert not cordoned.exists()
 
 
+@pytest.mark.parametrize("of", ["aws"], indirect=True)
+def test_advice_that_still_stands_is_told_again(of: Cloud, bare: Node) -> None:
+    bare.start(*of.flags, "--poll-seconds", "0.2", "--advise-again-seconds", "0.3")
+
+    of.do("rebalance")
+
+    until("it is told again", lambda: len(logged(bare, "notice.advised")) > 2)
+    assert len(logged(bare, "notice.heard")) == 1
+
+
+@pytest.mark.parametrize("of", ["azure"], indirect=True)
+def test_azure_is_told_to_go_ahead_when_all_is_saved_where_that_is_wanted(
+    of: Cloud, bare: Node
+) -> None:
+    bare.start(*of.flags, "--azure-acknowledge")
+    bare.staged(5)
+
+    of.do("preempt")
+
+    until("it is acknowledged", lambda: logged(bare, "notice.acknowledged"))
+    saved = [line["event"] for line in map(json.loads, bare.log.read_text().splitlines())]
+    assert saved.index("flush.finished") < saved.index("notice.acknowledged")
+    until("it has started", lambda: bare.status()["order"]["confidence"] == "started")
+
+
 # --- sources of one's own, side by side ---------------------------------------------------
 
 
