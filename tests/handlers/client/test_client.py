@@ -264,6 +264,8 @@ def test_close_waits_for_the_daemons_word_on_what_was_staged(
     daemon.wait(Staged)
     closing = threading.Thread(target=client.close)
     closing.start()
+    closing.join(0.3)
+    assert closing.is_alive()
     daemon.answer_held()
     closing.join(LIMIT)
     assert client.refusals == 1
