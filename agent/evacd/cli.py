@@ -1,4 +1,4 @@
-"""The command `evacd`: run, check, simulate."""
+"""The command `evacd`: run, check, simulate, install, uninstall."""
 
 import argparse
 import asyncio
@@ -24,6 +24,7 @@ examples:
   evacd run --store file:///mnt/shared/checkpoints
   evacd run --config /etc/evac/evac.toml --log-level debug
   evacd simulate gcp --help
+  evacd install --dry-run
 
 Settings come from one TOML file, then EVAC_* variables, then flags; the later wins.
 
@@ -41,6 +42,14 @@ ask the metadata service, try sockets, directories and memory. Exits 1 if anythi
 
 _SIMULATE = """\
 Serve a metadata service that gives notices as a cloud does, for drills and tests."""
+
+_INSTALL = """\
+Make evacd a service of systemd, run by this Python: write its unit, /etc/evac/evac.toml with every
+setting explained, its group and folder, and how long logind lets a shutdown wait; then enable it.
+A file that was changed by hand is kept. It starts with the next boot, or by systemctl start evacd."""
+
+_UNINSTALL = """\
+Stop the service and remove what `evacd install` wrote. A file that was changed by hand is kept."""
 
 # What `evacd` needs beyond the standard library, by the name it is imported as.
 _AGENT_MODULES = {"aiohttp", "crc32c", "prometheus_client", "psutil", "structlog"}
@@ -86,6 +95,17 @@ def _parser(*, simulating: bool) -> argparse.ArgumentParser:
             help=f"TOML file (EVAC_CONFIG; default: {DEFAULT_FILE}, if it exists)",
         )
         flags.add_arguments(command)
+
+    install = commands.add_parser("install", help="make it a service", description=_INSTALL)
+    remove = commands.add_parser("uninstall", help="undo install", description=_UNINSTALL)
+    install.set_defaults(act=_install)
+    remove.set_defaults(act=_uninstall)
+    for command in (install, remove):
+        command.add_argument("--dry-run", action="store_true", help="only say what would be done")
+        command.add_argument(
+            "--root", type=Path, default=Path("/"), metavar="DIR",
+            help="tree of a machine that does not run: an image",
+        )  # fmt: skip
 
     simulate = commands.add_parser("simulate", help="play a cloud", description=_SIMULATE)
     simulate.set_defaults(act=_simulate)
@@ -137,6 +157,31 @@ def _check(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         # Python would wait for the thread that hangs.
         os._exit(code)
     return code
+
+
+def _install(arguments: argparse.Namespace, _: Mapping[str, str]) -> int:
+    from evacd.install import install
+
+    root = arguments.root.absolute()
+    install(root, python=sys.executable, dry_run=arguments.dry_run, say=_say)
+    if not arguments.dry_run:
+        _say(
+            f"next     name a store in {DEFAULT_FILE}, try it with `evacd check`, then "
+            "systemctl restart evacd"
+        )
+    return OK
+
+
+def _uninstall(arguments: argparse.Namespace, _: Mapping[str, str]) -> int:
+    from evacd.install import uninstall
+
+    uninstall(arguments.root.absolute(), dry_run=arguments.dry_run, say=_say)
+    return OK
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 def _load(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Config:
