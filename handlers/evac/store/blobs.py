@@ -108,7 +108,7 @@ class BlobStore(ABC):
             finally:
                 await _all_let_go(whole)
             if progress is not None and view.nbytes:
-                await in_thread(lambda _: progress(view.nbytes))
+                await _tell(progress, view.nbytes)
 
     async def create(self, key: str, data: bytes) -> bool:
         """See `Store.create`.
@@ -219,7 +219,7 @@ class BlobStore(ABC):
             raise
         await _all_let_go(slices)
         if progress is not None:
-            await in_thread(lambda _: progress(view.nbytes - slices.reported))
+            await _tell(progress, view.nbytes - slices.reported)
 
     async def _read_range(self, key: str, offset: int, into: memoryview) -> int:
         if not into.nbytes:
@@ -241,6 +241,14 @@ class BlobStore(ABC):
     async def _head(self, key: str) -> int:
         with self._translated(key):
             return (await obstore.head_async(self._client(), key))["size"]
+
+
+async def _tell(progress: Callable[[int], None], nbytes: int) -> None:
+    """Report the last bytes; not on the loop, since whoever hears of them may hold us up."""
+    try:
+        await in_thread(lambda _: progress(nbytes))
+    except RuntimeError:  # the interpreter shuts down and lends no thread any more
+        progress(nbytes)
 
 
 async def _all_let_go(slices: Slices) -> None:

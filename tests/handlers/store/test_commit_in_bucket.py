@@ -119,3 +119,29 @@ async def test_evac_lists_and_verifies_what_lies_in_a_bucket(store: Store) -> No
     assert NEW.directory in listed.stdout
     verified = await asyncio.to_thread(run, "verify", store.url)
     assert verified.returncode == 0, verified.stdout + verified.stderr
+
+
+async def test_a_put_that_the_interpreters_end_overtakes_is_still_whole(store: Store) -> None:
+    """A trainer's last generation is on its way when the script's last line has run."""
+    script = """
+import asyncio, sys, threading
+from evac.store import open_store
+data = memoryview(bytearray(160 << 20))
+begun = threading.Event()
+put = open_store(sys.argv[1]).put("a/b", data, progress=lambda _: begun.set())
+threading.Thread(target=lambda: asyncio.run(put)).start()
+begun.wait()
+"""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-c", script, store.url],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=env,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [entry.nbytes for entry in await store.list("a")] == [160 << 20]
