@@ -222,7 +222,7 @@ class Daemon:
             dead=tuple(task.get_name() for task in self._for_ever if task.done()),
             deaf_seconds=ears.deaf_seconds(self._clock.monotonic()) if ears else 0.0,
             sockets=self._board.ready.is_set(),
-            waiting=ears.waiting if ears else "still starting",
+            waiting=self._listener.waiting if self._listener else "still starting",
         )
 
     # --- loops ---------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import structlog
 
 from evacd.clock import Clock
 from evacd.cordon.lull import calm
-from evacd.facts import Cancelled, Notice, Noticed, Probe
+from evacd.facts import Cancelled, Confidence, Notice, Noticed, Probe
 from evacd.health import SourceHealth, heard
 
 log = structlog.get_logger()
@@ -132,7 +132,8 @@ class Ears:
         if key not in self._known:
             self._counts.noticed(notice)
             left = None if notice.deadline is None else notice.deadline - self._clock.monotonic()
-            log.warning(
+            write = log.info if notice.confidence is Confidence.ADVISORY else log.warning
+            write(
                 "notice.heard",
                 source=notice.source,
                 kind=notice.kind,

@@ -69,7 +69,8 @@ class Listener:
         self._opened = AsyncExitStack()
         self._acknowledged: set[str] = set()
         self._independent: tuple[Source, ...] = ()
-        self.found = Found("", "not found out yet")
+        self._looked = False
+        self.found = Found("", "not found out yet", final=False)
         self.complete = False
         self.shutdown: ShutdownSource | None = None
         self.node: NodeSource | None = None
@@ -118,10 +119,20 @@ class Listener:
             await asyncio.Event().wait()
         raise AssertionError("the keepers never end")
 
+    @property
+    def waiting(self) -> str:
+        """Why nothing can be said to be heard yet; "" where a source has answered, or none is."""
+        if not self._looked:
+            return "which cloud this is, is being found out"
+        if not self.found.final and not self._ears.shown():
+            return f"no cloud is known: {self.found.how}; {self.found.cure}"
+        return self._ears.waiting
+
     async def _find(self) -> str:
         told = False
         while True:
             self.found = found = await find(self._config, dmi=self._dmi)
+            self._looked = True
             if found.cure and not told:
                 told = True
                 log.warning("cloud.undetected", reason=found.how, cure=found.cure)

@@ -1,6 +1,7 @@
 """All sources at once: which they are, that none stops another, and one order for them all."""
 
 import asyncio
+import socket
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -142,12 +143,29 @@ async def test_where_the_cloud_is_unknown_the_others_are_heard_and_it_is_looked_
         async with AsyncExitStack() as late, listening(given=given) as scene:
             await scene.node.until_heard("file", Quiet)
             await until(lambda: scene.listener.found.cure)
+            assert scene.listener.waiting == ""
             assert "--cloud" in scene.listener.found.cure
             await late.enter_async_context(TestServer(make("gcp").app, port=port))
             await scene.node.until_heard("gcp/preempted", Quiet)
 
     assert scene.listener.found.cloud == "gcp"
     assert sum(entry["event"] == "cloud.undetected" for entry in logs) == 1
+
+
+async def test_where_nothing_is_heard_at_all_it_is_not_ready_and_says_what_to_do() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        given = {**ALONE, "notice.cloud": "auto", "notice.metadata_url": url}
+        async with listening(given=given) as scene:
+            assert "being found out" in scene.listener.waiting
+            await until(lambda: scene.listener.found.cure)
+            assert "--cloud" in scene.listener.waiting
+
+
+async def test_operators_alone_are_enough_where_that_is_meant() -> None:
+    async with listening() as scene:
+        await until(lambda: not scene.listener.waiting)
 
 
 async def until(seen: Callable[[], object]) -> None:
