@@ -46,7 +46,8 @@ class Store(Protocol):
 
         Args:
             progress: Called with the number of further bytes written, from any thread but the
-                event loop's; as long as it does not return, that thread writes no more.
+                event loop's; as long as it does not return, that thread writes no more. What it raises
+                ends the put.
         """
         ...
 

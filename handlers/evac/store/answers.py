@@ -18,10 +18,10 @@ _THROTTLED = {"SlowDown", "ServerBusy", "Throttling", "TooManyRequests", "Reques
 _EXPIRED = {"ExpiredToken", "RequestExpired", "TokenRefreshRequired"}
 _REJECTED = {
     "RequestTimeTooSkewed": "this machine's clock is wrong",
-    "AuthorizationHeaderMalformed": "the bucket is in another region",
-    "PermanentRedirect": "the bucket is in another region",
-    "IllegalLocationConstraintException": "the bucket is in another region",
-    "InvalidRegion": "the bucket is in another region",
+    "AuthorizationHeaderMalformed": "the bucket is in another region: say which with ?region=",
+    "PermanentRedirect": "the bucket is in another region: say which with ?region=",
+    "IllegalLocationConstraintException": "the bucket is in another region: say which with ?region=",
+    "InvalidRegion": "the bucket is in another region: say which with ?region=",
     "QuotaExceeded": "quota exceeded",
     "InsufficientAccountPermissions": "access denied (InsufficientAccountPermissions)",
     "AccountIsDisabled": "the account is disabled",

@@ -12,6 +12,7 @@ from threading import Condition
 
 from evac.errors import EvacError
 from evac.store import Entry, Store
+from evac.store.direct import Stopped
 
 
 class Pace:
@@ -79,10 +80,14 @@ class Paced:
                 due = self._pace.due(nbytes, self._clock())
                 while not (ended or self._unleashed) and (left := due - self._clock()) > 0:
                     self._changed.wait(left)
+                if ended:
+                    raise Stopped  # it must not run on to its end before it hears that it is cancelled
 
         async def work() -> None:
             try:
                 await self._store.put(key, data, progress=pace)
+            except Stopped:
+                pass  # ours, from above: whoever cancelled us knows
             except EvacError as error:
                 failures.append(error)
 

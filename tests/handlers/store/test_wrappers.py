@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from evac._clock import monotonic
 from evac.errors import StoreError, StoreMissing, StoreRejected, StoreUnavailable
-from evac.store import Store
+from evac.store import Store, open_store
 from evac.store.metered import Metered, Observation
 from evac.store.paced import Pace, Paced
 from evac.store.retry import Retry
@@ -154,9 +155,11 @@ async def test_a_paced_put_waits_inside_of_its_body_until_unleashed() -> None:
     assert await store.get("a") == data
 
 
-async def test_a_paced_put_ends_at_once_when_cancelled() -> None:
+@pytest.mark.parametrize("kind", ["memory", "local"])
+async def test_a_paced_put_ends_at_once_when_cancelled(kind: str, tmp_path: Path) -> None:
     begun = threading.Event()
-    store = Paced(MemoryStore(), 1.0, clock=monotonic)
+    within = MemoryStore() if kind == "memory" else open_store(f"file://{tmp_path}")
+    store = Paced(within, 1.0, clock=monotonic)
     data = bytearray(4 * MIB)
 
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
