@@ -11,7 +11,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: setup demo test lint bench clean help
+.PHONY: setup system-packages demo test lint bench sample clean help
 
 setup: $(READY)  ## make .venv with everything; again only when its inputs change
 
@@ -26,6 +26,9 @@ $(READY): pyproject.toml constraints.txt Makefile
 	    --editable '.[agent,azure,gcs,s3,torch]' --group dev
 	$(if $(NPM),$(NPM) install --silent --no-audit --no-fund --prefix .venv/node azurite@3.35.0)
 	@touch $@
+
+system-packages:  ## what tests/systemd boots, from apt; nothing where it is there or apt is not
+	tests/systemd/prepare
 
 demo: $(READY)  ## the main job: a notice saves a real training run
 	$(BIN)/python -m integration.demo
@@ -42,9 +45,12 @@ lint: $(READY)  ## style, types and the import contracts
 bench: $(READY)  ## run all benchmarks, print the table that README quotes
 	$(BIN)/python integration/bench/run_all.py
 
+sample: $(READY)  ## systemd/evac.toml, off the table of settings
+	$(BIN)/python -c 'from evacd.install.sample import sample; print(sample(), end="")' > systemd/evac.toml
+
 clean:  ## remove .venv and all that tools left behind
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' Makefile
