@@ -31,7 +31,7 @@ from evacd.rendezvous import Announcer
 from evacd.rendezvous.webhook import WebhookAnnouncer
 from evacd.report.journal import Journal
 from evacd.report.standing_file import StandingFile
-from evacd.workloads import Board, BoardSettings, Happening, UserLimits
+from evacd.workloads import Board, BoardSettings, Happening, UserLimits, prepare_in
 
 # A manifest, its fsync and its directory's: 5-30 ms on a busy local disk.
 _COMMIT_SECONDS = 0.05
@@ -68,7 +68,14 @@ def make_board(
         stores=config.store.targets,
         lane=config.store.targets[0],
     )
-    return Board(settings, clock=clock, happened=happened, status=status, admin=admin)
+    return Board(
+        settings,
+        clock=clock,
+        happened=happened,
+        status=status,
+        admin=admin,
+        prepare=prepare_in(config.store.targets, _open_store),
+    )
 
 
 def _limits(user: UserPolicy, budget: int) -> UserLimits:

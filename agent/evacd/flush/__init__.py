@@ -191,7 +191,9 @@ class Flush:
         for unit in self._on_board.units():
             if self.order is None and unit.name not in self._orphans:
                 continue
-            if isinstance(self.outcomes.get(unit.name), Kept) or is_safe(unit):
+            # What was kept under an order that is over says nothing of what died since.
+            kept = self.order is not None and isinstance(self.outcomes.get(unit.name), Kept)
+            if kept or is_safe(unit):
                 continue
             if unit.turn_seconds is not None:
                 if self.order is not None and (unit.name, None) not in self._tried:
