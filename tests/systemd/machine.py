@@ -1,7 +1,7 @@
 """A machine for tests: this one's own tree under a layer that is thrown away, booted by systemd.
 
-It has its own processes, network and mounts (systemd-nspawn). All that is mounted for it lives in
-a mount namespace of its own, and its first process dies with the test's: nothing is left behind.
+It has its own processes, network and mounts (systemd-nspawn). Around it lie a mount and a process
+namespace that end with the test's own process, however that ends: nothing is left behind.
 """
 
 import json
@@ -44,7 +44,7 @@ done
 for closed in $3; do chmod o+x ".$closed"; done
 folder=$1 journal=$2
 shift 3
-exec systemd-nspawn --quiet --boot --directory="$folder/tree" --machine=evac-test \
+systemd-nspawn --quiet --boot --directory="$folder/tree" --machine=evac-test \
     --register=no --console=read-only --private-network --link-journal=no \
     --bind="$journal:/var/log/journal" "$@"
 """
@@ -176,8 +176,10 @@ def booted(folder: Path) -> Iterator[Machine]:
     log = folder / "console.log"
     with log.open("wb") as console:
         nspawn = subprocess.Popen(
-            # SIGKILL as we die: nspawn's own first process dies with it, and so all in there.
-            ["setpriv", "--pdeathsig", "SIGKILL", "unshare", "--mount", "--propagation", "private",
+            # nspawn, when killed, leaves its container running; a process namespace goes as a whole.
+            ["setpriv", "--pdeathsig", "SIGKILL",
+             "unshare", "--mount", "--propagation", "private",
+             "--pid", "--fork", "--kill-child", "--mount-proc",
              "bash", "-c", _BOOT, "boot", str(folder), str(journal), _closed(), *_flags()],
             stdin=subprocess.DEVNULL, stdout=console, stderr=console,
             env={**os.environ, "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1"},
@@ -221,18 +223,18 @@ def _flags() -> Sequence[str]:
     return [*keep, *(f"--bind-ro={path}" for path in sorted(mounted))]
 
 
-def _init_of(nspawn: int) -> int | None:
-    """Its systemd: nspawn's child that is the first process of its own pid namespace."""
+def _init_of(pid: int) -> int | None:
+    """Its systemd: below *pid*, the first process of a process namespace within ours for it."""
     try:
-        children = Path(f"/proc/{nspawn}/task/{nspawn}/children").read_text().split()
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        for child in children:
+            status = Path(f"/proc/{child}/status").read_text()
+            pids = next(line for line in status.splitlines() if line.startswith("NSpid:"))
+            # One number here, one in the namespace around nspawn, one in its own.
+            if pids.split()[1:][2:] == ["1"]:
+                return int(child)
+            if (found := _init_of(int(child))) is not None:
+                return found
     except OSError:
         return None
-    for child in children:
-        try:
-            status = Path(f"/proc/{child}/status").read_text()
-        except OSError:
-            continue
-        pids = next(line for line in status.splitlines() if line.startswith("NSpid:"))
-        if pids.split()[-1] == "1" and len(pids.split()) > 2:
-            return int(child)
     return None

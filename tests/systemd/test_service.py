@@ -1,6 +1,8 @@
 """evacd as a service of a machine that was really booted."""
 
+import sys
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ from tests.systemd.conftest import installed
 from tests.systemd.machine import BIN, PYTHON, ROOT, Machine, until
 
 WORKLOAD = ROOT / "tests/systemd/workload.py"
+README = ROOT / "systemd/README.md"
 
 
 def workload(machine: Machine, kind: str) -> str:
@@ -209,12 +212,38 @@ def files(machine: Machine) -> list[str]:
     return sorted(line for line in found if not line.startswith(groups))
 
 
-def test_uninstall_leaves_the_machine_as_it_was(fresh: Machine) -> None:
+def test_it_is_installed_as_the_readme_says_and_uninstalled_without_a_trace(fresh: Machine) -> None:
+    pip, *commands = commands_of(README)
+    assert pip.startswith("python3 -m venv /opt/evac && /opt/evac/bin/pip install ")
+    # No package index can be reached from there: this Python has evac already.
+    fresh.do("ln", "-s", sys.prefix, "/opt/evac")
     before = files(fresh)
-    fresh.do(str(BIN / "evacd"), "install")
-    fresh.do(str(BIN / "evacd"), "install")
 
-    fresh.do(str(BIN / "evacd"), "uninstall")
+    for command in commands:
+        if command.startswith("editor "):
+            # The test's only disk is the boot disk, which evacd check would refuse for a store.
+            edit = (
+                's|^#targets = .*|targets = ["file:///mnt/checkpoints"]|; '
+                "s|^#durable_anyway = .*|durable_anyway = true|"
+            )
+            fresh.do("sed", "--in-place", edit, command.split()[1])
+        else:
+            fresh.do("sh", "-c", command)
 
-    assert files(fresh) == before
+    status = fresh.status()
+    assert status is not None
+    assert status["targets"] == ["file:///mnt/checkpoints"]
+    fresh.do("/opt/evac/bin/evacd", "install")
+    fresh.do("/opt/evac/bin/evacd", "uninstall")
     assert fresh.call("systemctl", "cat", "evacd").returncode != 0
+    # What somebody wrote stays.
+    after = files(fresh)
+    left = [line.split()[0] for line in after if line not in before]
+    assert left == ["/etc/evac", "/etc/evac/evac.toml"]
+    assert [line for line in before if line not in after] == []
+
+
+def commands_of(page: Path) -> list[str]:
+    """The first block of *page*, a command a line."""
+    block = page.read_text().split("```\n")[1]
+    return [line.partition("  #")[0].strip() for line in block.splitlines()]
