@@ -7,6 +7,8 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any, NoReturn, Protocol
 
+import structlog
+
 from evac.errors import GenerationError
 from evac.store import Owner, Store
 from evacd.clock import Clock
@@ -16,6 +18,11 @@ from evacd.quiet.agree import begun
 from evacd.quiet.choice import Due, NotBefore, choose
 from evacd.quiet.slow import Slow
 from evacd.quiet.way import GiveWay, Moving
+
+log = structlog.get_logger()
+
+# Whatever broke may do so again at once, and must not keep the loop from everything else.
+_BROKEN_SECONDS = 1.0
 
 
 class ThinsOut(Saves, Protocol):
@@ -81,7 +88,11 @@ class Trickle:
                 self._wake.clear()
                 next = self._choose() if self._quiet() else None
                 if isinstance(next, Due):
-                    await self._move(next, tasks)
+                    try:
+                        await self._move(next, tasks)
+                    except Exception:  # a bug in quiet time must not end the daemon
+                        log.exception("trickle.broke", unit=next.unit)
+                        await asyncio.sleep(_BROKEN_SECONDS)
                 else:
                     await self._rest(next)
         raise AssertionError("it runs until it is cancelled")
@@ -164,10 +175,13 @@ class Trickle:
     async def _save(self, moving: Moving, saver: Saves) -> None:
         try:
             with self._on_board.hold(moving.unit, moving.generation) as parts:
-                result = await saver.save(parts, order="")
+                result: Saved | Unsaved = await saver.save(parts, order="")
         except GenerationError as error:
             # Its workload left between our look and our hold.
             result = Unsaved(error.reason, for_good=True)
+        except Exception as error:  # as above
+            log.exception("trickle.broke", unit=moving.unit)
+            result = Unsaved(f"a bug in evac: {type(error).__name__}", for_good=False)
         moving.result = result
         # At once, so that no order finds it moving still.
         self._way.over(moving)

@@ -1,8 +1,15 @@
 """Quiet time with real memory and a real store: it trickles, and gives way at once."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -11,6 +18,7 @@ from evac.commit import State, survey
 from evac.generation import Generation
 from evac.store.local import LocalStore
 from evacd.facts import Kept
+from evacd.workloads import Part
 from tests.agent.quiet.memory import MIB, Node
 
 # So slow that nothing of some MiB ends by itself within a test.
@@ -196,3 +204,21 @@ async def test_what_lacks_other_nodes_ranks_is_not_durable_and_not_written_twice
         assert not first["durable"]
         assert (first["nbytes"], second["nbytes"]) == (MIB, 0)
         assert here.aboard.units()[0].durable is None
+
+
+async def test_a_bug_costs_one_generation_and_neither_the_trickle_nor_the_daemon(
+    node: Make,
+) -> None:
+    async with node() as here:
+        real, calls = here.aboard.hold, count()
+
+        @contextmanager
+        def hold(unit: str, generation: Generation) -> Iterator[tuple[Part, ...]]:
+            if next(calls) == 0:
+                raise ZeroDivisionError
+            with real(unit, generation) as parts:
+                yield parts
+
+        here.aboard.hold = hold  # type: ignore[method-assign] # as a bug in it would
+        here.aboard.stage("a/job", 5, MIB)
+        await here.until(lambda: here.heard("trickle.finished"))
