@@ -137,16 +137,16 @@ class ShutdownConfig:
 
     Attributes:
         watch: ``auto``: where there is a system bus.
-        sigterm_budget_seconds: Seconds from SIGTERM to SIGKILL when the machine goes down.
+        budget_seconds: Seconds that the machine lasts, at most, once its shutdown has begun.
         run_dir: The host's ``/run``, where a container has it elsewhere.
         bus_address: D-Bus address of the system bus; "" for the usual one.
     """
 
     watch: str = setting(_WATCH, "auto", "hear logind announce a shutdown, and delay it")
-    sigterm_budget_seconds: float = setting(
+    budget_seconds: float = setting(
         kinds.number("seconds", 0),
         30.0,
-        "seconds from SIGTERM to SIGKILL when the machine goes down",
+        "seconds that the machine lasts, at most, once its shutdown has begun",
     )
     run_dir: Path = setting(kinds.PATH, Path("/run"), "path of the host's /run")
     bus_address: str = setting(kinds.TEXT, "", "D-Bus address; by default the system bus")

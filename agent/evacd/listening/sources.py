@@ -145,7 +145,9 @@ async def _shutdown(config: Config, clock: Clock, environ: Mapping[str, str]) ->
     except ModuleNotFoundError as error:
         reason, cure = f"{error.name} is not installed", "pip install 'evac[agent]'"
         return (AbsentSource("shutdown", reason, cure),)
-    return shutdown.sources(clock, address=address or None)
+    return shutdown.sources(
+        clock, address=address or None, most_seconds=config.shutdown.budget_seconds
+    )
 
 
 async def _node(

@@ -82,7 +82,7 @@ SAMPLES: dict[str, Sample] = {
     "azure.acknowledge": BOOLEAN,
     "azure.api_version": TEXT,
     "shutdown.watch": WATCH,
-    "shutdown.sigterm_budget_seconds": SECONDS,
+    "shutdown.budget_seconds": SECONDS,
     "shutdown.run_dir": Sample((('"/a"', "/a"),), ('"a"', "1"), ("a",)),
     "shutdown.bus_address": TEXT,
     "node.watch": WATCH,

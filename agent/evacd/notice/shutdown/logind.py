@@ -64,6 +64,7 @@ class ShutdownSource:
         clock: Clock,
         *,
         address: str | None = None,
+        most_seconds: float = math.inf,
         why: str = "moving staged state out of the machine",
         pace: Pace | None = None,
         jitter: Callable[[], float] = random.random,
@@ -72,11 +73,14 @@ class ShutdownSource:
 
         Args:
             address: A D-Bus address; None is the system bus.
+            most_seconds: What the machine lasts at most once it shuts down. A cloud that
+                presses the power key does not wait for logind's delay.
             why: Shown by ``systemd-inhibit --list``.
             jitter: Uniform in [0, 1), for the back-off.
         """
         self._clock = clock
         self._address = address
+        self._most = most_seconds
         self._why = why
         self._pace = pace or Pace()
         self._jitter = jitter
@@ -232,7 +236,7 @@ class ShutdownSource:
         if self._notice is None:
             seen = self._clock.monotonic()
             # Nothing waits for who holds no lock: then no time is promised at all.
-            left = self._delay if self.locked else 0.0
+            left = min(self._delay, self._most) if self.locked else 0.0
             self._notice = Notice(
                 source=self.name,
                 kind="shutdown",

@@ -50,6 +50,22 @@ async def test_a_shutdown_is_told_with_the_effective_delay(
         assert hearing.told[at] == Noticed(notice(1000.0 + delay, detail))
 
 
+async def test_a_machine_that_lasts_less_than_the_delay_sets_the_deadline(
+    logind: FakeLogind, bus: PrivateBus, clock: MovedClock
+) -> None:
+    logind.delay_seconds = 120.0
+    source = ShutdownSource(clock, address=bus.address, most_seconds=30.0, pace=FAST)
+    async with watching(source) as hearing:
+        await hearing.until(Quiet)
+
+        logind.shut_down()
+        at = await hearing.until(Noticed)
+
+        told = hearing.told[at]
+        assert isinstance(told, Noticed)
+        assert told.notice.deadline == 1030.0
+
+
 async def test_the_shutdown_waits_until_it_is_released(
     source: ShutdownSource, logind: FakeLogind
 ) -> None:
