@@ -16,6 +16,7 @@ import structlog
 
 from evac.errors import EvacError, StoreError
 from evac.wire import Accepted, Cancel, Drain, Drill, Message, Refuse
+from evacd.calm import Calm
 from evacd.clock import Clock, SystemClock
 from evacd.config import Config
 from evacd.evacuation import Evacuation, status_of
@@ -25,7 +26,7 @@ from evacd.flush.tidy import tidy
 from evacd.listening import Ears, Listener
 from evacd.opening import open_targets, read_secret
 from evacd.operator import Operator
-from evacd.parts import boot_id, make_board, make_evacuation, make_state_directory
+from evacd.parts import boot_id, make_board, make_calm, make_evacuation, make_state_directory
 from evacd.report.journal import Journal
 from evacd.report.metrics import CONTENT_TYPE, Metrics
 from evacd.report.page import Serving, serving
@@ -73,6 +74,7 @@ class Daemon:
         self._pulse: Pulse | None = None
         self._operator = Operator()
         self._evacuation: Evacuation | None = None
+        self._calm: Calm | None = None
         self._listener: Listener | None = None
         self._ears: Ears | None = None
         self._served = Serving()
@@ -111,6 +113,11 @@ class Daemon:
                     node=self._node, boot=self._boot, secret=self._secret,
                     count=self._metrics.happened,
                 )  # fmt: skip
+                self._calm = make_calm(
+                    config, self._evacuation, self._board, journal, self._clock, beside,
+                    cloud=lambda: self._listener.found.cloud if self._listener else "",
+                    node=self._node, boot=self._boot, count=self._metrics.happened,
+                )  # fmt: skip
                 self._ears = Ears(self._evacuation.hear, self._clock, self._metrics)
                 listener = Listener(config, self._ears, self._clock, boot=self._boot)
                 async with listener as self._listener, self._page():
@@ -132,7 +139,7 @@ class Daemon:
             learning = []
             for lane in evacuation.flush.rates:
                 self._keep(tasks.create_task(evacuation.flush.drive(lane), name="flush"))
-                learning.append(tasks.create_task(self._learn(evacuation, lane)))
+                learning.append(tasks.create_task(self._learn_and_trickle(evacuation, lane)))
             self._keep(tasks.create_task(listener.run(), name="sources"))
             self._keep(tasks.create_task(self._let_go(evacuation, listener), name="let go"))
             log.info(
@@ -146,6 +153,8 @@ class Daemon:
             if self._signal is signal.SIGTERM:
                 await self._ask_why(listener, ears)
             notify(STOPPING)
+            if self._calm is not None:
+                self._calm.stop()
             # A stop is no reason to drop what an order is still moving.
             await self._settled(evacuation)
             evacuation.leaving.stop()
@@ -183,7 +192,7 @@ class Daemon:
         if (sign := second_sign(seen)) is None:
             log.info("daemon.told_to_stop", reason="SIGTERM, and no sign of a shutdown")
             return
-        budget = shutdown.sigterm_budget_seconds
+        budget = shutdown.budget_seconds
         now = self._clock.monotonic()
         ears.hear(Noticed(sigterm_notice(sign, now=now, budget_seconds=budget)))
 
@@ -236,10 +245,18 @@ class Daemon:
             now = self._clock.monotonic()
             self._pulse = Pulse(now, late=max(0.0, now - due))
             evacuation.tick()
+            if self._calm is not None:
+                self._calm.wake()
             if evacuation.leaving.holds and listener.complete and ears.calm:
                 evacuation.leaving.let_go()
             if watched:
                 notify(WATCHDOG)
+
+    async def _learn_and_trickle(self, evacuation: Evacuation, lane: str) -> None:
+        """The rate first: what may trickle is a share of it."""
+        await self._learn(evacuation, lane)
+        if self._calm is not None:
+            await self._calm.trickle(lane)
 
     async def _learn(self, evacuation: Evacuation, lane: str) -> None:
         """Learn the lane's rate; before that, end what a killed predecessor left there."""
@@ -292,13 +309,15 @@ class Daemon:
     def _happened(self, happening: Happening) -> None:
         if self._evacuation is not None:
             self._evacuation.happened(happening)
+        if self._calm is not None:
+            self._calm.wake()
 
     def _administer(self, message: Drain | Cancel | Drill) -> Message:
-        if self._ears is None or self._evacuation is None:
+        if self._ears is None or self._evacuation is None or self._calm is None:
             return Refuse("the daemon is still starting")
         leaving = self._evacuation.leaving
         if isinstance(message, Drill):
-            return Refuse("this evacd holds no drills yet")
+            return self._calm.drill(message)
         if isinstance(message, Drain):
             drain = self._operator.drain(message, now=self._clock.monotonic())
             self._ears.hear(drain)
@@ -321,6 +340,8 @@ class Daemon:
         }
         if self._evacuation is not None:
             status |= status_of(self._evacuation, now=self._clock.monotonic())
+        if self._calm is not None:
+            status |= self._calm.shown()
         if self._listener is not None and self._ears is not None:
             status["cloud"] = asdict(self._listener.found)
             status["sources"] = self._ears.shown()

@@ -19,6 +19,7 @@ from evacd.flush.save import Place, Saver
 from evacd.leaving import Leaving
 from evacd.order import Advised, Amended, Given, Machine, StoodDown, Transition, Waiting, Withdrawn
 from evacd.plan import need
+from evacd.quiet import GiveWay
 from evacd.report.journal import Journal
 from evacd.workloads import Board, Died, Dropped, Happening, Joined, Left, StagedOne
 
@@ -73,9 +74,11 @@ class Evacuation:
         self._keep = keep
         self._reported: dict[str, Outcome] = {}
         self._commit_seconds = commit_seconds
+        # What moves in quiet time gives way to the flush, or becomes a step of it.
+        self.way = GiveWay(board, saver)
         self.flush = Flush(
-            board,
-            saver,
+            self.way,
+            self.way,
             lanes=lanes,
             assumed=assumed,
             reserve=reserve,
@@ -100,7 +103,7 @@ class Evacuation:
         """Time has passed: a planned order may be due."""
         now = self._clock.monotonic()
         rates = {lane: rate.bytes_per_second for lane, rate in self.flush.rates.items()}
-        seconds = need(self._board.units(), rates=rates, commit_seconds=self._commit_seconds)
+        seconds = need(self.way.units(), rates=rates, commit_seconds=self._commit_seconds)
         for transition in self._machine.tick(now=now, need=seconds):
             self._act(transition)
 

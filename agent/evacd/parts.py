@@ -6,7 +6,7 @@ Notice sources are made in `evacd.listening`, when it is known which of them app
 from asyncio import TaskGroup
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import version
 from itertools import count as numbers
 from pathlib import Path
@@ -18,15 +18,19 @@ import psutil
 
 from evac.store import Owner, Store, open_store
 from evac.wire import Cancel, Drain, Drill, Message
+from evacd.calm import Calm, tell
 from evacd.clock import Clock
 from evacd.config import Config, UserPolicy
 from evacd.cordon import Cordon
 from evacd.cordon.command import CommandCordon
+from evacd.drill import Drills
 from evacd.errors import StateError
 from evacd.evacuation import Evacuation
 from evacd.flush.save import Saver
 from evacd.leaving import Leaving
 from evacd.order import Machine
+from evacd.quiet import Trickle
+from evacd.readiness import Readiness
 from evacd.rendezvous import Announcer
 from evacd.rendezvous.webhook import WebhookAnnouncer
 from evacd.report.journal import Journal
@@ -35,6 +39,11 @@ from evacd.workloads import Board, BoardSettings, Happening, UserLimits, prepare
 
 # A manifest, its fsync and its directory's: 5-30 ms on a busy local disk.
 _COMMIT_SECONDS = 0.05
+# https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html:
+# "a warning two minutes before"; read 2026-11.
+_AWS_SPOT_SECONDS = 120.0
+# Where no cloud is heard: the shortest that two of three clouds give.
+_SOME_SECONDS = 30.0
 
 
 def make_board(
@@ -135,6 +144,93 @@ def make_evacuation(
         beside=beside,
         count=count,
     )
+
+
+def make_calm(
+    config: Config,
+    evacuation: Evacuation,
+    board: Board,
+    journal: Journal,
+    clock: Clock,
+    beside: TaskGroup,
+    *,
+    cloud: Callable[[], str],
+    node: str,
+    boot: str,
+    count: Callable[[str, Mapping[str, Any]], None],
+) -> Calm:
+    """What goes on while no order runs.
+
+    Args:
+        cloud: Which one this is, as far as is known; "" for none.
+        count: Told each event, by its name.
+    """
+    flush, reserve = evacuation.flush, config.plan.commit_reserve_seconds
+
+    def window() -> float:
+        return window_of(config, cloud())
+
+    def told(name: str, data: Mapping[str, Any]) -> None:
+        count(name, data)
+        tell(name, data)
+
+    readiness = Readiness(
+        evacuation, clock, window=window, reserve=reserve, commit_seconds=_COMMIT_SECONDS
+    )
+    drills = Drills(
+        evacuation.way,
+        flush,
+        journal,
+        clock,
+        risk=readiness.risk,
+        window=window,
+        reserve=reserve,
+        commit_seconds=_COMMIT_SECONDS,
+        node=node,
+        boot=boot,
+        prefix=token_hex(4),
+        beside=beside,
+        over=lambda: None,
+    )
+    opened = cache(_open_store)
+    trickles = {
+        lane: Trickle(
+            lane,
+            board,
+            evacuation.way,
+            open_store=opened,
+            saver=partial(Saver, config.store.targets, node=node),
+            cap=partial(_cap, config, evacuation, lane),
+            interval=config.quiet.min_interval_seconds,
+            keep=config.store.keep,
+            quiet=lambda: flush.order is None and flush.settled.is_set() and not drills.running,
+            clock=clock,
+            told=told,
+        )
+        for lane in flush.rates
+        if config.quiet.enabled
+    }
+    return Calm(readiness, drills, trickles)
+
+
+def window_of(config: Config, cloud: str) -> float:
+    """Seconds from a notice to the end of this machine: as set, or as its cloud gives."""
+    if config.plan.window_seconds:
+        return config.plan.window_seconds
+    match cloud:
+        case "aws":
+            return _AWS_SPOT_SECONDS
+        case "gcp":
+            return config.gcp.window_seconds
+        case "azure":
+            return config.azure.preempt_assume_seconds
+        case _:
+            return _SOME_SECONDS
+
+
+def _cap(config: Config, evacuation: Evacuation, lane: str) -> float:
+    rate = evacuation.flush.rates[lane].bytes_per_second
+    return max(float(config.quiet.bytes_per_second.resolve(int(rate))), 1.0)
 
 
 def _cordons(config: Config, node: str) -> tuple[Cordon, ...]:

@@ -230,6 +230,11 @@ MODE = Kind('an octal file mode in quotes, such as "0660"', _mode, metavar="MODE
 PATH = Kind("an absolute path in quotes", _path, metavar="PATH")
 SOME_PATH = Kind('an absolute path in quotes, or "" for none', _some_path, metavar="PATH")
 BUDGET = Kind('a share such as "50%" (1 to 100) or a size such as "64GiB"', _budget, metavar="SIZE")
+CAP = Kind(
+    'a share of the measured rate such as "25%", or a size for each second such as "200MB"',
+    _budget,
+    metavar="RATE",
+)
 NAMES = Kind("a list of names in quotes", _texts, _comma, metavar="NAME", repeated=True)
 COMMAND = Kind(
     'a program and its arguments (in the file: ["program", "argument"])', _texts, shlex.split

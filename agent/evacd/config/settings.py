@@ -143,6 +143,8 @@ class PlanConfig:
     Attributes:
         commit_reserve_seconds: Seconds before the deadline that are kept for commits.
         assumed_bytes_per_second: Rate of a store that was not measured yet.
+        window_seconds: Seconds from a notice to the end, for what is shown before there is one,
+            and for drills; 0 for those that the cloud gives.
     """
 
     commit_reserve_seconds: float = setting(
@@ -152,6 +154,34 @@ class PlanConfig:
         kinds.number("bytes per second", 0, above=True),
         100e6,
         "bytes per second of a store that was not measured yet",
+    )
+    window_seconds: float = setting(
+        kinds.number("seconds", 0),
+        0.0,
+        "seconds from a notice to the end that risk and drills reckon with; 0: the cloud's own",
+    )
+
+
+@dataclass(frozen=True)
+class QuietConfig:
+    """What goes to the store while no order runs.
+
+    Attributes:
+        enabled: Generations trickle to the store before there is any notice.
+        bytes_per_second: What they may take of the link: a share of its measured rate, or bytes.
+        min_interval_seconds: From the beginning of one generation to the next one's, of one job.
+    """
+
+    enabled: bool = setting(
+        kinds.BOOLEAN, True, "write generations to the store before any notice", flag="--quiet"
+    )
+    bytes_per_second: Budget = setting(
+        kinds.CAP,
+        Budget.parse("25%"),
+        "what that may take: a share of the link's measured rate, or bytes per second (200MB)",
+    )
+    min_interval_seconds: float = setting(
+        kinds.number("seconds", 0), 60.0, "seconds from one generation to the next, of one job"
     )
 
 
@@ -271,6 +301,7 @@ class Config:
     memory: MemoryConfig = field(default_factory=MemoryConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)
+    quiet: QuietConfig = field(default_factory=QuietConfig)
     cordon: CordonConfig = field(default_factory=CordonConfig)
     departure: DepartureConfig = field(default_factory=DepartureConfig)
     http: HttpConfig = field(default_factory=HttpConfig)

@@ -22,6 +22,7 @@ from prometheus_client.registry import Collector
 
 from evacd.config import without_secrets
 from evacd.facts import Cancelled, Notice, Noticed, Probe, Quiet, Unknown
+from evacd.report.at_risk import of_risk
 from evacd.workloads.job import SlotState
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
@@ -62,6 +63,9 @@ class Metrics:
         )
         self._flushed = self._counter(
             "evac_flush_bytes", "Bytes flushed and committed, by store.", "store"
+        )
+        self._trickled = self._counter(
+            "evac_trickle_bytes", "Bytes written before there was any notice, by store.", "store"
         )
         self._seconds = Histogram(
             "evac_flush_seconds",
@@ -104,6 +108,8 @@ class Metrics:
         if name == "commit.finished":
             self._flushed.labels(without_secrets(data["store"])).inc(data["nbytes"])
             self._seconds.observe(data["seconds"])
+        elif name == "trickle.finished":
+            self._trickled.labels(without_secrets(data["store"])).inc(data["nbytes"])
         elif name in _BESIDE:
             counter, result = _BESIDE[name]
             self._beside[counter].labels(data["name"], result).inc()
@@ -152,6 +158,8 @@ class _Shown(Collector):
             "store",
         )
         yield from _of_workloads(status)
+        if "risk" in status:
+            yield from of_risk(status["risk"])
 
 
 def _of_workloads(status: Mapping[str, Any]) -> Iterator[Metric]:

@@ -144,6 +144,14 @@ SAMPLES: dict[str, Sample] = {
     ),
     "plan.commit_reserve_seconds": SECONDS,
     "plan.assumed_bytes_per_second": Sample((("1e9", "1e9"), ("5", "5")), ("0", "-1"), ("fast",)),
+    "plan.window_seconds": SECONDS,
+    "quiet.enabled": BOOLEAN,
+    "quiet.bytes_per_second": Sample(
+        (('"25%"', "25%"), ('"200MB"', "200MB"), ("1048576", "1048576")),
+        ('"0%"', '"101%"', '"fast"', "0", "-1", "true"),
+        ("0", "fast", "%"),
+    ),
+    "quiet.min_interval_seconds": SECONDS,
     "cordon.command": Sample(
         (('["a", "b c"]', "a 'b c'"), ('["a"]', "a")), ('"a"', "[1]", '[""]'), ("a 'b",)
     ),

@@ -100,6 +100,8 @@ class Node:
             "--state-dir", str(self.home / "state"),
             "--memory-budget", "2GiB",
             "--log-format", "json",
+            # What trickles would be in the store, and moving, whenever a test looks there.
+            "--no-quiet",
             # The machine's own bus and a fixed port are none of a test's business.
             "--shutdown-watch", "off",
             "--no-http",

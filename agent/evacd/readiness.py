@@ -1,0 +1,88 @@
+"""What the node knows of itself before the day: what is at risk, and how old what is safe is."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from evac.generation import Generation
+from evacd.clock import Clock
+from evacd.evacuation import Evacuation
+from evacd.plan.risk import Risk, UnitRisk, risk
+from evacd.quiet import Ages
+
+
+class Readiness:
+    """Asks the planner what a notice would mean now; changes nothing.
+
+    Args:
+        window: Seconds that the cloud gives, from its notice on.
+        reserve: Seconds before the deadline that no step is planned into.
+        commit_seconds: Fixed cost of each step's commit.
+    """
+
+    def __init__(
+        self,
+        evacuation: Evacuation,
+        clock: Clock,
+        *,
+        window: Callable[[], float],
+        reserve: float,
+        commit_seconds: float,
+    ) -> None:
+        self._evacuation = evacuation
+        self._clock = clock
+        self._window = window
+        self._reserve = reserve
+        self._commit_seconds = commit_seconds
+        self._ages = Ages()
+
+    def look(self) -> None:
+        """Something may have been staged, or have become durable."""
+        self._ages.look(self._evacuation.way.units(), now=self._clock.monotonic())
+
+    def risk(self, window: float) -> Risk:
+        """What would be lost if a notice with *window* seconds came now."""
+        flush = self._evacuation.flush
+        return risk(
+            self._evacuation.way.units(),
+            window_seconds=window,
+            rates={lane: rate.bytes_per_second for lane, rate in flush.rates.items()},
+            reserve=self._reserve,
+            commit_seconds=self._commit_seconds,
+            now=self._clock.monotonic(),
+        )
+
+    def window(self) -> float:
+        """Seconds that are reckoned with: what an order leaves, or else what the cloud gives."""
+        order = self._evacuation.flush.order
+        return self._window() if order is None else order.deadline - self._clock.monotonic()
+
+    def shown(self) -> Mapping[str, Any]:
+        """Of this moment, as JSON takes it."""
+        self.look()
+        found = self.risk(self.window())
+        ages = self._ages.seconds(now=self._clock.monotonic())
+        return {
+            "window_seconds": found.window_seconds,
+            "margin_seconds": found.margin_seconds,
+            "at_risk_bytes": found.at_risk_bytes,
+            "lost": [unit.unit for unit in found.lost],
+            "units": [_shown(unit, ages.get(unit.unit)) for unit in found.units],
+        }
+
+
+def _shown(unit: UnitRisk, age: float | None) -> dict[str, Any]:
+    return {
+        "unit": unit.unit,
+        "newest_step": _step(unit.newest),
+        "durable_step": _step(unit.durable),
+        "durable_age_seconds": age,
+        "at_risk_bytes": unit.at_risk_bytes,
+        "at_risk_steps": unit.at_risk_steps,
+        "margin_seconds": unit.margin_seconds,
+        "lost": unit.lost,
+        "reason": unit.reason,
+    }
+
+
+def _step(generation: Generation | None) -> int | None:
+    return None if generation is None else generation.step
