@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from evac.human import rate, size
+from evac.human import rate, seconds, size
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, indent: str = "") -> str:
@@ -31,6 +31,8 @@ def render_status(status: Mapping[str, Any]) -> str:
     if cloud := status.get("cloud"):
         cure = f"; {cloud['cure']}" if cloud["cure"] else ""
         parts.append(f"cloud    {cloud['cloud'] or 'none heard'}  {cloud['how']}{cure}")
+    if status.get("risk"):
+        parts.append(f"risk     {_risk(status['risk'])}")
     parts += [f"source   {_source(source)}" for source in status.get("sources", ())]
     if (http := status.get("http")) and http["reason"]:
         parts.append(f"http     NOT SERVED: {http['reason']}")
@@ -54,6 +56,15 @@ def _headline(order: Mapping[str, Any] | None) -> str:
     left = order["seconds_left"]
     when = f"{left:.0f} s left" if left > 0 else f"{-left:.0f} s past the deadline"
     return f"LEAVING ({order['source']} {order['kind']}, {order['confidence']}), {when}"
+
+
+def _risk(risk: Mapping[str, Any]) -> str:
+    """What a notice would mean now."""
+    window, margin = seconds(risk["window_seconds"]), seconds(abs(risk["margin_seconds"]))
+    lost = ", ".join(risk["lost"])
+    what = f"LOST would be {lost}" if lost else "nothing would be lost"
+    spare = "to spare" if risk["margin_seconds"] >= 0 else "short"
+    return f"in {window} {what}, {margin} {spare}; {size(risk['at_risk_bytes'])} not durable yet"
 
 
 def _source(source: Mapping[str, Any]) -> str:

@@ -36,6 +36,7 @@ def test_status_shows_who_is_on_board_and_what_is_staged(node: Node) -> None:
     assert row.split()[1:4] == ["0/1", "100", "staged"]
     assert "step 5" in row
     assert "no order; listening" in shown.stdout
+    assert "nothing would be lost" in shown.stdout
 
 
 def test_status_as_json_is_json(node: Node) -> None:
