@@ -36,7 +36,7 @@ class Aboard:
         self._durable: dict[str, Generation] = {}
         self.priorities: dict[str, int] = {}
         self.turns: list[str] = []
-        self.world = 1
+        self.world, self.rank = 1, 0
         self.count = 0
         self.changed: Callable[[], None] = lambda: None
 
@@ -78,8 +78,8 @@ class Aboard:
             raise GenerationError(str(generation), "it left")
         nbytes = self._sizes[unit, generation]
         part = Part(
-            unit=unit, job=unit.rpartition("/")[2], run="", generation=generation, rank=0,
-            world=self.world, prefix=unit, owner=Owner(0, 0), body="part0.bin", layout="plain",
+            unit=unit, job=unit.rpartition("/")[2], run="", generation=generation, rank=self.rank,
+            world=self.world, prefix=unit, owner=Owner(0, 0), body=f"part{self.rank}.bin", layout="plain",
             data=region.view(PAGE, nbytes), items=(), metadata=b"", sums=Sums(region, nbytes),
         )  # fmt: skip
         try:

@@ -35,7 +35,7 @@ def node(tmp_path: Path) -> Make:
     @asynccontextmanager
     async def run(*, cap: float = FAST, interval: float = 0.0) -> AsyncIterator[Node]:
         folder = tmp_path / "store"
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         with ExitStack() as ends:
             made = Node(folder, ends, cap=cap, interval=interval)
             async with AsyncExitStack() as stack:
@@ -222,3 +222,24 @@ async def test_a_bug_costs_one_generation_and_neither_the_trickle_nor_the_daemon
         here.aboard.hold = hold  # type: ignore[method-assign] # as a bug in it would
         here.aboard.stage("a/job", 5, MIB)
         await here.until(lambda: here.heard("trickle.finished"))
+
+
+async def test_the_nodes_of_a_job_follow_each_other_so_that_one_generation_becomes_whole(
+    node: Make,
+) -> None:
+    async with node(interval=3600.0) as first, node(interval=3600.0) as second:
+        first.aboard.world = second.aboard.world = 2
+        second.aboard.rank = 1
+        first.aboard.stage("a/job", 5, MIB)
+        await first.until(lambda: first.heard("trickle.finished"))
+
+        # It is a step ahead by now, and holds both.
+        second.aboard.changed = lambda: None
+        second.aboard.stage("a/job", 5, MIB)
+        second.aboard.stage("a/job", 6, MIB)
+        second.trickle.wake()
+        await second.until(lambda: second.heard("trickle.finished"))
+
+        assert second.steps("trickle.finished") == [5]
+        assert second.heard("trickle.finished")[0]["durable"]
+        assert await states(first, "a/job") == {5: State.COMPLETE}
