@@ -27,9 +27,13 @@ class Calm:
         self._drills = drills
         self._trickles = trickles
 
-    def wake(self) -> None:
-        """Something was staged, or became durable; or time has passed."""
+    def tick(self) -> None:
+        """Time has passed: see what has changed, which is too much work for each happening."""
         self._readiness.look()
+        self.wake()
+
+    def wake(self) -> None:
+        """Something was staged, or became durable."""
         for trickle in self._trickles.values():
             trickle.wake()
 

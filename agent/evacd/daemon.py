@@ -246,7 +246,7 @@ class Daemon:
             self._pulse = Pulse(now, late=max(0.0, now - due))
             evacuation.tick()
             if self._calm is not None:
-                self._calm.wake()
+                self._calm.tick()
             if evacuation.leaving.holds and listener.complete and ears.calm:
                 evacuation.leaving.let_go()
             if watched:
