@@ -170,7 +170,9 @@ class Trickle:
                     {**what, "nbytes": moving.moved(), "seconds": took, "store": saved.store,
                      "durable": saved.whole},
                 )  # fmt: skip
-                await self._thin_out(saved, saver)
+                # Where a flush took over, it is not quiet any more; it thins out by itself.
+                if not moving.hurried:
+                    await self._thin_out(saved, saver)
 
     async def _save(self, moving: Moving, saver: Saves) -> None:
         try:
