@@ -3,7 +3,7 @@
 ::
 
     sockets -> link -> session -> desk -> roster, policy, budget (pure: decide)
-                                   |
+                                   |  -> aboard, deaths (who is reached, who has ended)
                                 staging -> regions -> memory, checksums
 
 `Board` is all that the daemon and the flush see of it.

@@ -15,6 +15,7 @@ from evac.wire import Advice, Cancel, Drain, Drill, Message, Mode, StandDown, Tu
 from evacd.clock import Clock
 from evacd.errors import StateError
 from evacd.facts import Notice, Order, Unit
+from evacd.workloads.aboard import Aboard
 from evacd.workloads.desk import Desk
 from evacd.workloads.happenings import Happening
 from evacd.workloads.link import Link
@@ -135,7 +136,7 @@ class Board:
         number = self._turns.begin({one.id: one.rank for one in callers})
         message = Turn(turn=number, seconds=min(1e9, max(0.0, seconds)), order=order)
         for one in callers:
-            session = self._reach().session(one)
+            session = self._aboard().session(one)
             if session is None:
                 self._turns.refuse(number, one.id, "is not connected")
             else:
@@ -149,20 +150,20 @@ class Board:
 
         Given again, with a later amendment, it replaces the former.
         """
-        desk = self._reach()
-        desk.order = order
-        return desk.tell(desk.order_message(order))
+        aboard = self._aboard()
+        aboard.order = order
+        return aboard.tell(aboard.message(order))
 
     def stand_down(self, order: Order, reason: str) -> int:
         """The order is withdrawn; returns how many were told."""
-        desk = self._reach()
-        if desk.order is not None and desk.order.id == order.id:
-            desk.order = None
-        return desk.tell(StandDown(order=order.id, reason=reason[:512]))
+        aboard = self._aboard()
+        if aboard.order is not None and aboard.order.id == order.id:
+            aboard.order = None
+        return aboard.tell(StandDown(order=order.id, reason=reason[:512]))
 
     def advise(self, notice: Notice) -> int:
         """Pass on an advisory notice; returns how many were told."""
-        return self._reach().tell(Advice(source=notice.source[:64], kind=notice.kind[:64]))
+        return self._aboard().tell(Advice(source=notice.source[:64], kind=notice.kind[:64]))
 
     def snapshot(self) -> dict[str, object]:
         """Who is on board and what the memory holds, as JSON takes it."""
@@ -170,10 +171,10 @@ class Board:
 
     # --- the inside ----------------------------------------------------------------------
 
-    def _reach(self) -> Desk:
+    def _aboard(self) -> Aboard:
         if self._desk is None:
             raise NotServing
-        return self._desk
+        return self._desk.aboard
 
     def _open(self, desk: Desk, doors: contextlib.ExitStack) -> None:
         settings, loop = self._settings, asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""Who comes and who goes: registration, death, leaving; and what everybody is told.
+"""Who comes and who goes: registration, death, leaving; and where each word is taken.
 
 What happens is told to the board's owner, who logs it; here is logged only what nobody is told.
 """
@@ -23,7 +23,6 @@ from evac.wire import (
     Drill,
     Leave,
     Message,
-    OrderGiven,
     Register,
     Registered,
     Release,
@@ -31,14 +30,14 @@ from evac.wire import (
     Staged,
     Status,
     Welcome,
-    encode,
 )
 from evacd.clock import Clock
-from evacd.facts import Order
+from evacd.workloads.aboard import Aboard
+from evacd.workloads.deaths import Deaths
 from evacd.workloads.happenings import Died, Dropped, Happening, Joined, Left
 from evacd.workloads.job import Process, Workload
 from evacd.workloads.memory import sealed_bytes
-from evacd.workloads.peer import PeerGone, alive, identify
+from evacd.workloads.peer import PeerGone, identify
 from evacd.workloads.places import Places, Prepare
 from evacd.workloads.policy import Admission, Refusal, admit
 from evacd.workloads.roster import Roster
@@ -51,7 +50,7 @@ log = structlog.get_logger()
 
 
 class Desk:
-    """Takes what sessions say; knows who is aboard and through which session to reach them."""
+    """Takes what sessions say; decides who is `aboard`."""
 
     def __init__(
         self,
@@ -66,7 +65,7 @@ class Desk:
         staging: Staging,
         turns: Turns,
     ) -> None:
-        self.order: Order | None = None
+        self.aboard = Aboard(clock)
         self._settings = settings
         self._clock = clock
         self._happened = happened
@@ -75,12 +74,17 @@ class Desk:
         self._roster = roster
         self._staging = staging
         self._turns = turns
-        self._loop = asyncio.get_running_loop()
-        self._aboard: dict[int, Session] = {}
         # In the order of their coming; a dict because sets have none.
         self._strangers: dict[Session, None] = {}
-        self._pidfds: dict[int, int] = {}
         self._tasks = asyncio.TaskGroup()
+        self._deaths = Deaths(
+            self.aboard.session,
+            staging.inspection,
+            clock=clock,
+            tasks=self._tasks,
+            seconds=settings.last_words_seconds,
+            buried=self._buried,
+        )
         self._places = Places(prepare, self._tasks) if prepare else None
 
     async def run(self, ready: asyncio.Event) -> NoReturn:
@@ -113,34 +117,10 @@ class Desk:
         """See `session.Desk`. The workload lives on until its pidfd says otherwise."""
         self._strangers.pop(session, None)
         workload, session.workload = session.workload, None
-        if workload is not None and self._aboard.get(workload.id) is session:
-            del self._aboard[workload.id]
+        if workload is not None and self.aboard.session(workload) is session:
+            self.aboard.remove(workload)
         if reason:
             self._happened(Dropped(session.peer.pid, reason))
-
-    def session(self, workload: Workload) -> Session | None:
-        """How to reach a workload; None while it is not connected."""
-        return self._aboard.get(workload.id)
-
-    def tell(self, message: Message) -> int:
-        """Send one message to everybody aboard, in one go; returns how many were told."""
-        packet = encode(message)
-        sessions = list(self._aboard.values())
-        for session in sessions:
-            session.link.send(packet)
-        return sum(not session.link.closed for session in sessions)
-
-    def order_message(self, order: Order) -> OrderGiven:
-        """The order as of now."""
-        left = min(1e9, max(0.0, order.deadline - self._clock.monotonic()))
-        return OrderGiven(
-            order=order.id,
-            seconds_left=left,
-            confidence=order.confidence.word,
-            source=order.source,
-            kind=order.kind,
-            amended=order.amendments > 0,
-        )
 
     def sweep(self) -> None:
         """Drop who says nothing, and forget who has been dead for long enough."""
@@ -150,16 +130,15 @@ class Desk:
             if silent and now - session.opened >= self._settings.hello_seconds:
                 session.link.drop(f"no hello within {self._settings.hello_seconds:g} s")
         # What an order is to save does not expire under its hands.
-        if self.order is None:
+        if self.aboard.order is None:
             self._roster.expire(now=now, seconds=self._settings.orphan_seconds)
             self._staging.collect()
 
     def close(self) -> None:
         """Close every connection and forget every process."""
-        for session in [*self._aboard.values(), *self._strangers]:
+        for session in [*self.aboard.sessions(), *self._strangers]:
             session.link.hang_up("the daemon stops")
-        for workload in list(self._pidfds):
-            self._unwatch(workload)
+        self._deaths.close()
 
     # --- what sessions say --------------------------------------------------------------
 
@@ -171,12 +150,10 @@ class Desk:
     def take(self, session: Session, message: Message, re: int | None) -> None:
         """See `session.Desk`."""
         match message:
-            case Register() if self._places is not None:
+            case Register():
                 # It is deaf meanwhile, and takes no seat: all of that happens in one go afterwards.
                 session.link.pause()
-                self._tasks.create_task(self._prepare(self._places, session, message, re))
-            case Register():
-                self._register(session, message, re)
+                self._tasks.create_task(self._prepare(session, message, re))
             case AskStatus():
                 self._tell_status(session, re)
             case Drain() | Cancel() | Drill():
@@ -188,6 +165,8 @@ class Desk:
         self, session: Session, workload: Workload, message: Message, re: int | None
     ) -> None:
         match message:
+            case Reserve() if self._deaths.dying(workload):
+                pass  # its last words: what it staged counts, and it needs no memory any more
             case Reserve():
                 self._staging.reserve(session, workload, message, re, self._tasks)
             case Acquire():
@@ -201,15 +180,25 @@ class Desk:
             case Leave():
                 self._leave(session, workload, re)
 
-    async def _prepare(
-        self, places: Places, session: Session, message: Register, re: int | None
-    ) -> None:
+    async def _prepare(self, session: Session, message: Register, re: int | None) -> None:
         allowed = self._allowed(session, message, aboard=0)
         if isinstance(allowed, Admission):
-            await places.ready(allowed.unit, Owner(session.peer.uid, session.peer.gid))
+            if self._places is not None:
+                owner = Owner(session.peer.uid, session.peer.gid)
+                await self._places.ready(allowed.unit, owner)
+            await self._settle(allowed.unit, message.rank)
         if not session.link.closed:
             self._register(session, message, re)
             session.link.resume()
+
+    async def _settle(self, unit: str, rank: int) -> None:
+        """Whoever has the rank is heard first: a restart, or a new connection, can be faster."""
+        heard: Workload | None = None
+        while (seat := self._roster.seat(unit, rank)) is not heard:
+            if seat is None or not seat.alive:
+                return
+            await self._deaths.settled(seat)
+            heard = seat
 
     def _allowed(self, session: Session, message: Register, *, aboard: int) -> Admission | Refusal:
         peer = session.peer
@@ -223,16 +212,15 @@ class Desk:
             return
         workload = self._admit(session, message, process)
         self._staging.collect()
-        if isinstance(workload, Refusal) or workload.id in self._pidfds:
+        if isinstance(workload, Refusal):
             os.close(pidfd)
         else:
-            self._pidfds[workload.id] = pidfd
-            self._loop.add_reader(pidfd, self._died, workload)
+            self._deaths.watch(workload, pidfd)
         if isinstance(workload, Refusal):
             log.warning("workload.refused", pid=process.pid, reason=workload.reason)
             session.refuse(workload.reason, re)
             return
-        former = self._aboard.pop(workload.id, None)
+        former = self.aboard.remove(workload)
         if former is not None:
             former.link.hang_up("its process has registered again on another connection")
         self._seat(session, workload, re)
@@ -244,10 +232,6 @@ class Desk:
         allowed = self._allowed(session, message, aboard=aboard)
         if isinstance(allowed, Refusal):
             return allowed
-        seat = self._roster.seat(allowed.unit, message.rank)
-        if seat is not None and seat.alive and not alive(self._pidfds[seat.id]):
-            # A restart can be faster than the loop, which has yet to come to its pidfd.
-            self._died(seat)
         return self._roster.register(
             message,
             unit=allowed.unit,
@@ -259,16 +243,16 @@ class Desk:
     def _seat(self, session: Session, workload: Workload, re: int | None) -> None:
         self._strangers.pop(session, None)
         session.workload, session.stage = workload, Stage.ABOARD
-        self._aboard[workload.id] = session
+        self.aboard.add(workload, session)
         stores = self._settings.stores
         session.reply(Registered(workload.id, workload.unit, stores), re)
         self._happened(Joined(workload.unit, workload.rank, workload.process.pid))
-        if self.order is not None:
-            session.reply(self.order_message(self.order))
+        if self.aboard.order is not None:
+            session.reply(self.aboard.message(self.aboard.order))
 
     def _leave(self, session: Session, workload: Workload, re: int | None) -> None:
-        self._unwatch(workload.id)
-        self._aboard.pop(workload.id, None)
+        self._deaths.forget(workload)
+        self.aboard.remove(workload)
         self._roster.leave(workload)
         self._staging.forget(workload)
         self._staging.collect()
@@ -278,22 +262,16 @@ class Desk:
         session.reply(Accepted(), re)
         self._happened(Left(workload.unit, workload.rank))
 
-    def _died(self, workload: Workload) -> None:
-        """Its pidfd became readable. EOF alone is no death: a forked child keeps a socket open."""
-        self._unwatch(workload.id)
+    def _buried(self, workload: Workload) -> None:
+        """Its process has ended, and it was heard out."""
         self._roster.died(workload, now=self._clock.monotonic())
         self._staging.forget(workload)
         self._staging.collect()
         self._turns.cannot(workload.id, "its process died")
-        session = self._aboard.pop(workload.id, None)
+        session = self.aboard.remove(workload)
         if session is not None:
             session.link.hang_up("its process has died")
         self._happened(Died(workload.unit, workload.rank, workload.process.pid))
-
-    def _unwatch(self, workload: int) -> None:
-        pidfd = self._pidfds.pop(workload)
-        self._loop.remove_reader(pidfd)
-        os.close(pidfd)
 
     def _tell_status(self, session: Session, re: int | None) -> None:
         document = json.dumps(self._status(), default=str).encode()

@@ -3,6 +3,9 @@
 asyncio has no SOCK_SEQPACKET transport. One packet is one message; what a peer sends too large
 or with fds is refused, and a peer that does not read is dropped once its outbox is full: no send
 here ever blocks, so that one stopped workload cannot keep the others from being told.
+
+What a peer said before it went is heard all the same, up to its end of file: unix(7) keeps the
+packets of a dead process, though they come after an ECONNRESET where it left any of ours unread.
 """
 
 import array
@@ -43,10 +46,16 @@ class Link:
     def __init__(self, sock: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
         self.sock = sock
         self.closed = False
+        self._deaf = False
         self._loop = loop
         self._outbox: deque[tuple[bytes, int | None]] = deque()
         sock.setblocking(False)
         self.resume()
+
+    @property
+    def hears(self) -> bool:
+        """Whether the peer can still be told anything."""
+        return not (self.closed or self._deaf)
 
     def pause(self) -> None:
         """Read nothing for now: the peer's next request waits in the kernel."""
@@ -58,7 +67,29 @@ class Link:
         """The counterpart of `pause`."""
         self._paused = False
         if not self.closed:
-            self._loop.add_reader(self.sock, self._readable)
+            self._loop.add_reader(self.sock, self.hear)
+
+    def hear(self) -> bool:
+        """Take what the peer has said by now, but no more than its turn; False where that was all.
+
+        While paused it takes nothing, and true is what is returned: there may be more.
+        """
+        for _ in range(_TURN):
+            if self.closed or self._paused:
+                return not self.closed
+            try:
+                # Without room for ancillary data the kernel installs no fd here, whatever comes.
+                packet, _, flags, _ = self.sock.recvmsg(MAX_PACKET + 1, 0)
+            except BlockingIOError:
+                return False
+            except ConnectionError:
+                # Said once, and before what the peer had sent: that, and the end, come after it.
+                continue
+            except OSError as error:
+                self._close(error.strerror or str(error))
+                return False
+            self._take(packet, flags)
+        return not self.closed
 
     def send(self, packet: bytes, fd: int | None = None) -> None:
         """Send or queue one packet; drops the peer where its outbox is full.
@@ -66,7 +97,7 @@ class Link:
         Args:
             fd: Travels with the packet; stays the caller's.
         """
-        if self.closed:
+        if not self.hears:
             return
         if not self._outbox:
             try:
@@ -74,7 +105,7 @@ class Link:
             except BlockingIOError:
                 self._loop.add_writer(self.sock, self._writable)
             except OSError as error:
-                self._close(_gone(error))
+                self._unsent(error)
                 return
             else:
                 return
@@ -109,26 +140,15 @@ class Link:
         with contextlib.suppress(OSError):
             self._transmit(encode(Refuse(reason=reason[:1024], fatal=True)), None)
 
-    def _readable(self) -> None:
-        for _ in range(_TURN):
-            try:
-                # Without room for ancillary data the kernel installs no fd here, whatever comes.
-                packet, _, flags, _ = self.sock.recvmsg(MAX_PACKET + 1, 0)
-            except BlockingIOError:
-                return
-            except OSError as error:
-                self._close(_gone(error))
-                return
-            if flags & socket.MSG_CTRUNC:
-                self.drop("sent fds, which no message to the daemon carries")
-            elif flags & socket.MSG_TRUNC or len(packet) > MAX_PACKET:
-                self.drop(f"sent a packet of more than {MAX_PACKET} bytes")
-            elif not packet:
-                self._close("")
-            else:
-                self.receiver.received(packet)
-            if self.closed or self._paused:
-                return
+    def _take(self, packet: bytes, flags: int) -> None:
+        if flags & socket.MSG_CTRUNC:
+            self.drop("sent fds, which no message to the daemon carries")
+        elif flags & socket.MSG_TRUNC or len(packet) > MAX_PACKET:
+            self.drop(f"sent a packet of more than {MAX_PACKET} bytes")
+        elif not packet:
+            self._close("")
+        else:
+            self.receiver.received(packet)
 
     def _writable(self) -> None:
         while self._outbox:
@@ -138,7 +158,7 @@ class Link:
             except BlockingIOError:
                 return
             except OSError as error:
-                self._close(_gone(error))
+                self._unsent(error)
                 return
             self._outbox.popleft()
             if fd is not None:
@@ -152,20 +172,26 @@ class Link:
         rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))
         self.sock.sendmsg([packet], [rights], socket.MSG_NOSIGNAL)
 
+    def _unsent(self, error: OSError) -> None:
+        if not isinstance(error, ConnectionError):
+            self._close(error.strerror or str(error))
+            return
+        # It is gone, and that is no fault of anybody. The reader comes to its end, and closes.
+        self._deaf = True
+        self._forget_outbox()
+
     def _close(self, reason: str) -> None:
         if self.closed:
             return
         self.closed = True
         self._loop.remove_reader(self.sock)
+        self._forget_outbox()
+        self.sock.close()
+        self.receiver.ended(reason)
+
+    def _forget_outbox(self) -> None:
         self._loop.remove_writer(self.sock)
         for _, fd in self._outbox:
             if fd is not None:
                 os.close(fd)
         self._outbox.clear()
-        self.sock.close()
-        self.receiver.ended(reason)
-
-
-def _gone(error: OSError) -> str:
-    """A peer that went away is no fault of anybody."""
-    return "" if isinstance(error, ConnectionError) else error.strerror or str(error)

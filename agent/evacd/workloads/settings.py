@@ -43,6 +43,7 @@ class BoardSettings:
         hello_seconds: How long a connection may stay silent before its hello.
         max_strangers: Connections per uid that have not registered; past it the oldest goes.
         max_workloads: Live workloads per uid.
+        last_words_seconds: How long a dead process is heard out, and with it whoever wants its rank.
         users: By name or uid, who has limits of its own.
     """
 
@@ -64,4 +65,5 @@ class BoardSettings:
     hello_seconds: float = 10.0
     max_strangers: int = 64
     max_workloads: int = 256
+    last_words_seconds: float = 5.0
     users: Mapping[str, UserLimits] = field(default_factory=dict)

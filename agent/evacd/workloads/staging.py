@@ -41,6 +41,7 @@ class Staging:
         self._happened = happened
         self._found: dict[int, Inspection] = {}
         self._known: dict[int, Inspection] = {}
+        self._inspecting: dict[Slot, asyncio.Event] = {}
         self._readers = ThreadPoolExecutor(2, "evacd-inspect")
 
     def reserve(
@@ -87,12 +88,17 @@ class Staging:
             return
         session.link.pause()
         self._roster.ledger.pin([slot])
+        self._inspecting[slot] = asyncio.Event()
         generation = Generation(slot.shape.incarnation, message.step)
         tasks.create_task(self._inspect(session, slot, generation, re))
 
     def release(self, workload: Workload, message: Release) -> None:
         """No answer, whatever the slot."""
         self._roster.release(workload, message.slot)
+
+    def inspection(self, workload: Workload) -> asyncio.Event | None:
+        """Set as soon as a slot of *workload* that is being read has been; None where none is."""
+        return next((end for slot, end in self._inspecting.items() if slot.owner is workload), None)
 
     def forget(self, workload: Workload) -> None:
         """The workload will stage nothing more."""
@@ -128,7 +134,7 @@ class Staging:
 
     async def _fill(self, session: Session, slots: tuple[Slot, ...], re: int | None) -> None:
         for slot in slots:
-            if session.link.closed:
+            if not session.link.hears:
                 self._abandon(slots)
             if slot.condemned:
                 session.refuse("replaced by a later reserve", re)
@@ -171,7 +177,7 @@ class Staging:
             )
             session.refuse(f"slot {slot.number}: {error}", re)
         else:
-            # Its owner may have died, or registered anew, while its slot was read.
+            # Its owner may have left, or registered anew, while its slot was read.
             if slot.condemned:
                 session.refuse(f"slot {slot.number} was given up", re)
             else:
@@ -181,6 +187,7 @@ class Staging:
         finally:
             self._roster.unhold([slot])
             self.collect()
+            self._inspecting.pop(slot).set()
             session.link.resume()
 
     def _take(self, slot: Slot, generation: Generation, found: Inspection) -> None:

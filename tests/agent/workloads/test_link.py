@@ -120,6 +120,65 @@ async def test_what_is_waiting_is_closed_with_the_link() -> None:
     theirs.close()
 
 
+@pytest.mark.parametrize("told", ["before its end", "after its end", "both"])
+async def test_a_peer_that_went_without_reading_is_heard_to_its_end(told: str) -> None:
+    link, ear, theirs = linked()
+    link.pause()
+    if told != "after its end":
+        link.send(b"unread")
+    for number in range(40):
+        theirs.send(b"%d" % number)
+    theirs.close()
+    if told != "before its end":
+        for _ in range(3):
+            link.send(b"in vain")
+        assert not link.hears
+    assert not link.closed
+    link.resume()
+    await until(lambda: ear.ends == [""])
+    assert ear.packets == [b"%d" % number for number in range(40)]
+
+
+async def test_what_waits_for_a_peer_that_went_is_let_go_before_it_is_heard() -> None:
+    link, ear, theirs = linked()
+    before = len(os.listdir("/proc/self/fd"))
+    fd = os.memfd_create("answer")
+    while not link._outbox:
+        link.send(b"filler")
+    link.send(b"with fd", fd)
+    os.close(fd)
+    link.pause()
+    theirs.send(b"last")
+    theirs.close()
+    await until(lambda: not link.hears)
+    # Theirs and the waiting copy; ours is open, for it has not been read.
+    assert len(os.listdir("/proc/self/fd")) == before - 1
+    link.resume()
+    await until(lambda: ear.ends == [""])
+    assert ear.packets == [b"last"]
+
+
+async def test_hearing_says_whether_there_may_be_more() -> None:
+    link, ear, theirs = linked()
+    assert not link.hear()
+    theirs.send(b"one")
+    assert not link.hear()
+    link.pause()
+    theirs.send(b"two")
+    assert link.hear()
+    assert ear.packets == [b"one"]
+    link.resume()
+    for _ in range(20):
+        theirs.send(b"more")
+    # A peer that talks much does not keep the others waiting.
+    assert link.hear()
+    assert not link.hear()
+    theirs.close()
+    assert not link.hear()
+    assert (len(ear.packets), ear.ends) == (22, [""])
+    assert not link.hear()
+
+
 async def test_a_paused_link_hears_nothing_until_it_is_resumed() -> None:
     link, ear, theirs = linked()
     link.pause()
