@@ -1,6 +1,7 @@
 """What the node knows of itself before the day: what is at risk, and how old what is safe is."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from evac.generation import Generation
@@ -42,14 +43,19 @@ class Readiness:
     def risk(self, window: float) -> Risk:
         """What would be lost if a notice with *window* seconds came now."""
         flush = self._evacuation.flush
-        return risk(
-            self._evacuation.way.units(),
+        way = self._evacuation.way
+        found = risk(
+            way.units(),
             window_seconds=window,
             rates={lane: rate.bytes_per_second for lane, rate in flush.rates.items()},
             reserve=self._reserve,
             commit_seconds=self._commit_seconds,
             now=self._clock.monotonic(),
         )
+        # What moves is no less at risk for being half written, only sooner written.
+        whole = way.not_durable()
+        units = [replace(one, at_risk_bytes=whole.get(one.unit, 0)) for one in found.units]
+        return replace(found, units=tuple(units))
 
     def window(self) -> float:
         """Seconds that are reckoned with: what an order leaves, or else what the cloud gives."""

@@ -94,6 +94,14 @@ class GiveWay:
         for cancel in list(self._others):
             cancel()
 
+    def not_durable(self) -> dict[str, int]:
+        """Bytes of each unit's newest generation that no store has whole, moving or not."""
+        return {
+            unit.name: unit.candidates[0].nbytes
+            for unit in self._on_board.units()
+            if unit.candidates
+        }
+
     # --- as the flush sees the workloads -------------------------------------------------
 
     def units(self) -> tuple[Unit, ...]:

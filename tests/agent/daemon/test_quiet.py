@@ -42,6 +42,7 @@ def test_a_notice_does_not_wait_for_what_trickles(node: Node) -> None:
     node.start("--quiet", "--quiet-bytes-per-second", "64KiB")
     node.staged(5, nbytes=64 * MEBI)
     until("it trickles", lambda: any(node.store.rglob("*evac-tmp*")))
+    assert node.status()["risk"]["at_risk_bytes"] == 64 * MEBI
 
     node.drain()
 
