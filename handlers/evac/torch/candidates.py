@@ -5,15 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from evac.commit import GenerationStatus, State, finish, foreign, survey, was_ever_complete
-from evac.errors import ConfigError, GenerationError, StoreError
+from evac.errors import GenerationError, StoreError
 from evac.generation import Generation
-from evac.store import Store, open_store
+from evac.store import Store
 from evac.torch.blocking import first
+from evac.torch.reader_bodies import opened
 
 log = logging.getLogger("evac")
-
-# A store on this machine's file system, which torch reads by itself.
-_FILE = "file://"
 
 
 @dataclass(frozen=True)
@@ -28,11 +26,6 @@ class Candidate:
     generation: Generation
     store: str
     world: int
-    nbytes: int
-
-    def path(self, prefix: str) -> str:
-        """Its folder."""
-        return f"{self.store.removeprefix(_FILE)}/{prefix}/{self.generation.directory}"
 
 
 @dataclass(frozen=True)
@@ -54,20 +47,17 @@ async def find(urls: Sequence[str], prefix: str) -> Found:
     """Look through all stores; what lacks only its last file is completed on the way.
 
     Raises:
-        ConfigError: A store of a kind that cannot be restored from yet.
+        ConfigError: A store cannot be opened: its kind, its URL, packages that are not installed.
     """
     candidates: list[Candidate] = []
     trouble: list[str] = []
     torn: list[str] = []
     for url in urls:
-        if not url.startswith(_FILE):
-            raise ConfigError("store", url, f"{_FILE}: this version restores from no other kind")
-        store = open_store(url)
+        store = opened(url)
         try:
             for status in await survey(store, prefix):
                 if await _whole(store, prefix, status):
-                    one = Candidate(status.generation, url, status.world, status.nbytes)
-                    candidates.append(one)
+                    candidates.append(Candidate(status.generation, url, status.world))
                 else:
                     torn.append(f"{status.generation}: {status.reason or status.kind}")
             if await was_ever_complete(store, prefix):

@@ -3,22 +3,23 @@
 import logging
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 
 from evac._clock import monotonic
-from evac.commit import Problem, verify
-from evac.errors import EvacError, GenerationError
+from evac.commit import Problem
+from evac.errors import GenerationError
 from evac.generation import Generation
-from evac.store import open_store
 from evac.torch import blocking, rank_state
 from evac.torch.candidates import Candidate, Found, find
 from evac.torch.rank_state import RankObjects
+from evac.torch.reader import StoreReader, Unsound
+from evac.torch.reader_bodies import Contents, look, opened
 from evac.torch.state import OPTIMIZER, TrainingState
 from evac.torch.target import load_optimizer, target
 from evac.torch.world import World
@@ -51,23 +52,12 @@ class Restore:
         """Restore; see `Checkpointer.restore`. Collective."""
         found = self._find()
         for candidate in found.candidates:
-            started = monotonic()
-            if problems := self._verify(candidate):
+            if problems := self._try(candidate):
                 if self._world.rank == 0:
                     for problem in problems:
                         log.warning("%s: %s", problem.key, problem.reason)
                     log.warning("%s is not whole: walking back", candidate.generation)
                 continue
-            verified = monotonic()
-            self._load(candidate)
-            log.info(
-                "%s restored from %s: %s bytes, checked in %.2f s, loaded in %.2f s",
-                candidate.generation,
-                candidate.path(self._prefix),
-                f"{candidate.nbytes:,}",
-                verified - started,
-                monotonic() - verified,
-            )
             return candidate.generation
         if found.candidates or found.trouble:
             torn = f" ({found.torn})" if found.torn else ""
@@ -89,46 +79,54 @@ class Restore:
         assert found is not None
         return found
 
-    def _verify(self, candidate: Candidate) -> list[Problem]:
-        """Every rank reads its share of the files; all hear of all problems."""
-        share = range(self._world.rank, candidate.world, self._world.size)
-        store = open_store(candidate.store)
+    def _look(self, candidate: Candidate) -> Contents | tuple[Problem, ...]:
+        """Rank 0 reads what describes a generation; all hear of it."""
+        kept: list[Contents] = []
 
-        def check() -> tuple[Problem, ...]:
-            problems: tuple[Problem, ...] = ()
-            try:
-                problems = blocking.run(
-                    lambda: verify(store, self._prefix, candidate.generation, ranks=share)
-                )
-            except* EvacError as group:
-                path = candidate.path(self._prefix)
-                problems = (Problem(path, str(blocking.first(group))),)
-            return problems
+        def act() -> tuple[Problem, ...]:
+            if self._world.rank == 0:
+                found = look(candidate.store, self._prefix, candidate.generation)
+                if not isinstance(found, Contents):
+                    return found
+                kept.append(found)
+            return ()
 
-        return sorted(
-            {one for problems in self._world.agree(self._prefix, check) for one in problems},
-            key=lambda one: one.key,
-        )
+        problems = self._world.agree(self._prefix, act)[0]
+        # Large, and a gather would take that much for every rank.
+        return problems or self._world.broadcast(kept[0] if kept else None)
 
-    def _load(self, candidate: Candidate) -> None:
-        where = str(candidate.generation)
-        reader = FileSystemReader(candidate.path(self._prefix))
+    def _try(self, candidate: Candidate) -> tuple[Problem, ...]:
+        """Load one generation, or nothing of it where any rank found it damaged."""
+        contents = self._look(candidate)
+        if not isinstance(contents, Contents):
+            return contents
+        started, where = monotonic(), str(candidate.generation)
 
-        def shape() -> dict[str, Any]:
-            metadata = reader.read_metadata()
-            tree = target(metadata, self._state, where=where)
-            tree.update(self._block(metadata))
-            return tree
+        def shape() -> tuple[StoreReader, dict[str, Any]]:
+            reader = StoreReader(partial(opened, candidate.store), where, contents)
+            tree = target(reader.metadata, self._state, where=where)
+            tree.update(self._block(reader.metadata))
+            return reader, tree
 
-        tree = self._locally(where, shape)
+        reader, tree = self._locally(where, shape)
         try:
             with warnings.catch_warnings():
                 # A world of one is no accident.
                 warnings.filterwarnings("ignore", "torch.distributed is disabled")
+                # It reads and checks in its planning phase, on all ranks, before it loads on any.
                 load(tree, storage_reader=reader)
         except CheckpointException as error:
+            if problems := _problems(error):
+                return problems
             raise GenerationError(where, _first_line(error)) from error
+        finally:
+            reader.drop()  # on every rank, whichever failed: the next generation needs as much
         self._locally(where, lambda: self._apply(candidate, tree))
+        text = "%s restored from %s in %s: %s bytes read and checked in %.2f s, loaded in %.2f s"
+        loading = monotonic() - started - reader.seconds
+        nbytes, store = f"{reader.nbytes:,}", candidate.store
+        log.info(text, where, contents.folder, store, nbytes, reader.seconds, loading)
+        return ()
 
     def _locally(self, where: str, act: Any) -> Any:
         """Do *act*, and go on only where it worked on all ranks."""
@@ -169,7 +167,18 @@ class Restore:
             rank_state.load_rng(document["rng"])
 
 
+def _problems(error: CheckpointException) -> tuple[Problem, ...]:
+    """What all ranks found damaged; nothing where damage is not all that went wrong."""
+    found: set[Problem] = set()
+    for cause, _ in error.failures.values():
+        if not isinstance(cause, Unsound):
+            return ()
+        found.update(cause.problems)
+    return tuple(sorted(found, key=lambda one: (one.key, one.reason)))
+
+
 def _first_line(error: CheckpointException) -> str:
     for rank, (cause, _) in sorted(error.failures.items()):
-        return f"rank {rank}: {type(cause).__name__}: {cause}"
+        if not isinstance(cause, Unsound):
+            return f"rank {rank}: {type(cause).__name__}: {cause}"
     return str(error)

@@ -1,0 +1,231 @@
+"""A reader for `torch.distributed.checkpoint.load` over any store, which loads nothing unchecked.
+
+While DCP plans, each rank reads what its plan needs and checks it; DCP gathers the plans of all
+ranks, and where one of them found something wrong, all hear of it there, before a single tensor
+is written to. Then everything comes from memory.
+
+Turned down: to check and then let DCP read a second time, which costs a second read, and trusts that
+nobody has changed the bytes in between.
+"""
+
+import io
+import os
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.distributed._shard._utils import narrow_tensor_by_index
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem
+from torch.distributed.checkpoint.storage import StorageReader
+from torch.futures import Future
+
+from evac._clock import monotonic
+from evac.commit import Problem
+from evac.errors import GenerationError
+from evac.store import Store
+from evac.torch.reader_archive import payload
+from evac.torch.reader_bodies import Bodies, Contents, Span
+
+# An archive's own bytes around a tensor's are one to four KiB; with more it is none of ours.
+_MOST_FRAME = 64 * 1024
+
+
+class Unsound(GenerationError):
+    """What was read is not what was written. Travels between ranks.
+
+    Attributes:
+        problems: At least one.
+    """
+
+    def __init__(self, generation: str, problems: tuple[Problem, ...]) -> None:
+        super().__init__(generation, "; ".join(f"{one.key}: {one.reason}" for one in problems))
+        self.problems = problems
+
+    def __reduce__(self) -> tuple[type["Unsound"], tuple[str, tuple[Problem, ...]]]:
+        return (Unsound, (self.generation, self.problems))
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    """Where a stored tensor's elements lie: at *payload* of its body, contiguous."""
+
+    payload: int
+    shape: torch.Size
+    dtype: torch.dtype
+
+
+class StoreReader(StorageReader):
+    """Loads one generation of a store.
+
+    Args:
+        store: Opens it; see `Bodies`.
+        generation: For errors.
+        contents: From `look`.
+
+    Attributes:
+        metadata: What DCP calls by this name.
+        seconds: That reading and checking took.
+
+    Raises:
+        GenerationError: It is no checkpoint of torch.
+    """
+
+    def __init__(self, store: Callable[[], Store], generation: str, contents: Contents) -> None:
+        if not contents.metadata:
+            raise GenerationError(generation, "holds no checkpoint of torch")
+        # As DCP does: these are the job's own files, and their SHA-256 is right.
+        self.metadata: Metadata = pickle.loads(contents.metadata)
+        self.seconds = 0.0
+        self._generation = generation
+        self._bodies = Bodies(store, contents)
+        self._tensors: dict[MetadataIndex, _Tensor] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """What this rank has read."""
+        return self._bodies.nbytes
+
+    def drop(self) -> None:
+        """Give back the memory of all that was read; planning again would read it again."""
+        self._tensors.clear()
+        self._bodies.drop()
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """Nothing: a reader is for one generation."""
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        """What was read and checked before."""
+        return self.metadata
+
+    def set_up_storage_reader(
+        self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
+    ) -> None:
+        """Nothing: it is what `read_metadata` gave."""
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        """Read and check all that *plan* needs.
+
+        Raises:
+            Unsound: Some of it is not right, or cannot be read.
+        """
+        started = monotonic()
+        self._fetch(span for item in plan.items for span in self._spans(item))
+        strange = [
+            item
+            for item in plan.items
+            if item.type != LoadItemType.BYTE_IO and not self._locate(item.storage_index)
+        ]
+        self._fetch(self._archive(item.storage_index) for item in strange)
+        self.seconds += monotonic() - started
+        return plan
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        """As they are."""
+        return plans
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """Hand out what `prepare_local_plan` has read."""
+        for item in plan.items:
+            if item.type == LoadItemType.BYTE_IO:
+                with self._view(item.storage_index) as view:
+                    planner.load_bytes(item, io.BytesIO(view))
+                continue
+            stored = narrow_tensor_by_index(
+                self._tensor(item.storage_index), item.storage_offsets, item.lengths
+            )
+            target = planner.resolve_tensor(item).detach()
+            if target.size() != stored.size():
+                name = item.storage_index.fqn
+                reason = f"{name} is {tuple(stored.size())}, expected {tuple(target.size())}"
+                raise RuntimeError(reason)
+            target.copy_(stored)
+            planner.commit_tensor(item, target)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """No: it is made for a generation, not for a path."""
+        return False
+
+    def _fetch(self, spans: Iterator[Span]) -> None:
+        if problems := self._bodies.fetch(spans):
+            raise Unsound(self._generation, problems)
+
+    def _archive(self, index: MetadataIndex) -> Span:
+        info = self.metadata.storage_data[index]
+        return Span(info.relative_path, info.offset, info.length)
+
+    def _view(self, index: MetadataIndex) -> memoryview:
+        span = self._archive(index)
+        with memoryview(self._bodies.memory(span.body)) as whole:
+            return whole[span.offset : span.offset + span.nbytes]
+
+    def _stored(self, index: MetadataIndex) -> tuple[torch.Size, torch.dtype]:
+        """Shape and dtype of a tensor, or of the shard of one, as it was written."""
+        saved = self.metadata.state_dict_metadata[index.fqn]
+        assert isinstance(saved, TensorStorageMetadata)
+        (sizes,) = (one.sizes for one in saved.chunks if one.offsets == index.offset)
+        return sizes, saved.properties.dtype
+
+    def _spans(self, item: ReadItem) -> Iterator[Span]:
+        """The bytes of an archive that *item* needs: of a large tensor maybe a few rows."""
+        archive = self._archive(item.storage_index)
+        if item.type == LoadItemType.BYTE_IO:
+            yield archive
+            return
+        shape, dtype = self._stored(item.storage_index)
+        frame = archive.nbytes - shape.numel() * dtype.itemsize
+        if not 0 < frame <= _MOST_FRAME:
+            yield archive
+            return
+        # How the frame is divided is written in it; so we take more than we need by its size.
+        yield Span(archive.body, archive.offset, frame)
+        yield Span(archive.body, archive.offset + archive.nbytes - frame, frame)
+        begin, end = block(shape, item.storage_offsets, item.lengths)
+        needed = (end - begin) * dtype.itemsize + frame
+        yield Span(archive.body, archive.offset + begin * dtype.itemsize, needed)
+
+    def _locate(self, index: MetadataIndex) -> bool:
+        """Find the elements in an archive of which the frame is here; False where it is not as ours."""
+        shape, dtype = self._stored(index)
+        nbytes = shape.numel() * dtype.itemsize
+        with self._view(index) as view:
+            start = (
+                payload(view, shape, nbytes) if 0 < view.nbytes - nbytes <= _MOST_FRAME else None
+            )
+        if start is None:
+            return False
+        self._tensors[index] = _Tensor(self._archive(index).offset + start, shape, dtype)
+        return True
+
+    def _tensor(self, index: MetadataIndex) -> torch.Tensor:
+        one = self._tensors.get(index)
+        if one is None:
+            with self._view(index) as view:
+                loaded: torch.Tensor = torch.load(
+                    io.BytesIO(view), map_location="cpu", weights_only=True
+                )
+            return loaded
+        if not one.shape.numel():
+            return torch.empty(one.shape, dtype=one.dtype)
+        memory = self._bodies.memory(self._archive(index).body)
+        count = one.shape.numel()
+        flat = torch.frombuffer(memory, dtype=one.dtype, count=count, offset=one.payload)
+        return flat.view(one.shape)
+
+
+def block(shape: Sequence[int], offsets: Sequence[int], lengths: Sequence[int]) -> tuple[int, int]:
+    """From the first to behind the last element of a block in a contiguous tensor."""
+    if 0 in lengths:
+        return 0, 0
+    first, last, stride = 0, 0, 1
+    for size, offset, length in reversed(list(zip(shape, offsets, lengths, strict=True))):
+        first += offset * stride
+        last += (offset + length - 1) * stride
+        stride *= size
+    return first, last + 1
