@@ -16,6 +16,7 @@ from evac.generation import METADATA, Generation
 from evac.manifest import Manifest
 from evac.store import Store, open_store
 from tests.handlers.torch import ranks, scenes
+from tests.handlers.torch.node import node
 from tests.handlers.torch.training import Run, wait_committed
 from tests.services import azure, gcs
 from tests.services.process import Unavailable
@@ -177,6 +178,23 @@ async def generations(bucket: str) -> list[Generation]:
     (prefix,) = await jobs(store)
     found = await survey(store, prefix)
     return [status.generation for status in found if status.state is State.COMPLETE]
+
+
+def test_what_a_daemon_flushed_to_a_bucket_is_restored_from_the_store_that_it_names(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with node(tmp_path, bucket) as daemon:
+        monkeypatch.setenv("EVAC_SOCKET", str(daemon.socket))
+        saved = Run()
+        with saved.saver() as saver:
+            saved.train()
+            assert saver.step(1), saver.stats
+            generation = Generation(incarnation=1, step=1)
+            assert daemon.flush(daemon.wait_staged(generation, 1), generation)
+        run = Run(seed=99)
+        with run.saver() as saver:
+            assert saver.restore() == 1
+        assert run.digest() == saved.digest()
 
 
 @pytest.mark.parametrize("other", ["gs", "az"], indirect=True)
