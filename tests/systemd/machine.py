@@ -219,8 +219,14 @@ def _closed() -> str:
 def _flags() -> Sequence[str]:
     # Where systemd runs this machine, it gives the container a scope; elsewhere nobody would.
     keep = [] if Path("/run/systemd/system").is_dir() else ["--keep-unit"]
-    mounted = {str(path) for path in _PARTS if os.stat(path).st_dev != os.stat("/").st_dev}
-    return [*keep, *(f"--bind-ro={path}" for path in sorted(mounted))]
+    outside = {str(path) for path in _PARTS if _hidden(path)}
+    return [*keep, *(f"--bind-ro={path}" for path in sorted(outside))]
+
+
+def _hidden(path: Path) -> bool:
+    """Not to be seen in the machine: on another file system, or where it mounts its own."""
+    other = os.stat(path).st_dev != os.stat("/").st_dev
+    return other or any(path.is_relative_to(own) for own in ("/dev", "/run", "/tmp"))
 
 
 def _init_of(pid: int) -> int | None:
