@@ -19,6 +19,7 @@ PROBE_NBYTES = 8 * 1024 * 1024
 _LONG_SECONDS = 0.05
 _ENOUGH_SECONDS = 0.25
 _MOST_PUTS = 16
+_LEAST_SHARE = 0.25
 _PAGE = 4096
 # Longer than the records that file systems compress one by one.
 _RANDOM_NBYTES = 256 * 1024
@@ -35,12 +36,15 @@ async def measure(
     """Bytes and seconds of some durable puts, or why there was none.
 
     The first, tiny object pays for what is paid once: folders, connections, name look-ups.
+    The second, as tiny, tells what every object costs beside its bytes. That is taken off the
+    larger ones: a flush is large, and its commits are planned for apart.
 
     Args:
         stop: Asked before every put: whether the link is wanted for something better.
 
     Returns:
         None where *stop* said so before anything was timed.
+        Seconds are those that the bytes alone took.
     """
     key = f"{PROBES}/{node}-{secrets.token_hex(4)}.bin"
     # Page-aligned like a slot. Not closed by hand: a put that was cancelled may read on.
@@ -50,6 +54,9 @@ async def measure(
         if stop():
             return None
         await store.put(key, view[:_PAGE])
+        began = clock.monotonic()
+        await store.put(key, view[:_PAGE])
+        fixed = clock.monotonic() - began
         while not (stop() or _enough(timed)):
             nbytes = PROBE_NBYTES if timed else FIRST_NBYTES
             began = clock.monotonic()
@@ -65,7 +72,9 @@ async def measure(
     counted = timed[1:] or timed
     if not counted:
         return None
-    return sum(nbytes for nbytes, _ in counted), sum(took for _, took in counted)
+    # One slow tiny object must not make a link endless: so much is always the bytes' own.
+    own = sum(max(took - fixed, took * _LEAST_SHARE) for _, took in counted)
+    return sum(nbytes for nbytes, _ in counted), own
 
 
 def _enough(timed: Sequence[tuple[int, float]]) -> bool:
