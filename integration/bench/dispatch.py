@@ -131,6 +131,7 @@ def settings(folder: Path) -> BoardSettings:
         workload_mode=0o600,
         admin_group="",
         memory_bytes=0,
+        user_bytes=0,
         slots=1,
         orphan_seconds=60.0,
         max_priority=0,

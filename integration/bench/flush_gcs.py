@@ -25,7 +25,7 @@ RATIOS = [
 def build(size: int, opened: ExitStack) -> Sequence[Variant]:
     """All send the same bytes; only evac sums them, too."""
     from google.auth.credentials import AnonymousCredentials
-    from google.cloud import storage
+    from google.cloud import storage  # type: ignore[import-untyped] # has no stubs
 
     data = staged(size)
     port = opened.enter_context(sink())
@@ -33,7 +33,7 @@ def build(size: int, opened: ExitStack) -> Sequence[Variant]:
     store = open_store(f"gs://bench/prefix?endpoint=http://{HOST}:{port}")
     client = storage.Client(
         project="bench",
-        credentials=AnonymousCredentials(),
+        credentials=AnonymousCredentials(),  # type: ignore[no-untyped-call] # untyped there
         client_options={"api_endpoint": f"http://{HOST}:{port}"},
     )
     bucket = client.bucket("bench")

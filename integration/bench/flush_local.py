@@ -39,7 +39,8 @@ RATIOS = [
 def build(folder: Path, size: int) -> Sequence[Variant]:
     """All variants write the same bytes, and each deletes its file when the clock has stopped."""
     import torch
-    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.filesystem import FileSystemWriter
+    from torch.distributed.checkpoint.state_dict_saver import save
 
     size -= size % PIECE
     fd = os.memfd_create("bench")
@@ -67,10 +68,10 @@ def build(folder: Path, size: int) -> Sequence[Variant]:
             os.fsync(file.fileno())
 
     def dcp_save() -> None:
-        writer = dcp.FileSystemWriter(folder / "job", sync_files=True)
+        writer = FileSystemWriter(folder / "job", sync_files=True)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that there is no process group: on purpose
-            dcp.save(state, storage_writer=writer)
+            save(state, storage_writer=writer)
 
     def bare() -> None:
         _bare(folder / "job", body)

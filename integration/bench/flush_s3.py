@@ -32,7 +32,7 @@ TICK = 0.005
 
 def build(size: int, opened: ExitStack) -> Sequence[Variant]:
     """All send the same bytes."""
-    import boto3
+    import boto3  # type: ignore[import-untyped] # has no stubs of its own
 
     folder = Path(opened.enter_context(tempfile.TemporaryDirectory()))
     authority, certificate = _certificates(folder)

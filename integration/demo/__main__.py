@@ -15,6 +15,7 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import Popen
+from typing import Any
 
 from evac import incident
 from evac.admin import read_status
@@ -58,7 +59,9 @@ def main() -> int:
 class Demo:
     """Its acts, in order."""
 
-    def __init__(self, directory: Path, processes: Processes, url: str, told: list) -> None:
+    def __init__(
+        self, directory: Path, processes: Processes, url: str, told: list[dict[str, Any]]
+    ) -> None:
         self.directory = directory
         self.processes = processes
         self.webhook_url = url
@@ -95,10 +98,11 @@ class Demo:
         self.start_daemon("second", metadata["url"])
         ranks = self.start_training("resumed", "second", every=EVERY)
         self.train_until("resumed", STEPS, ranks)
-        for rank in ranks:
-            wait_until(
-                "the resumed run ends", lambda rank=rank: rank.poll() is not None, seconds=30
-            )
+        wait_until(
+            "the resumed run ends",
+            lambda: all(rank.poll() is not None for rank in ranks),
+            seconds=30,
+        )
         return self.prove(whole)
 
     # --- acts ----------------------------------------------------------------------------
@@ -180,9 +184,9 @@ class Demo:
             lines = log.read_text().splitlines() if log.exists() else []
             return next((line for line in lines if line.startswith("{")), "")
 
-        return json.loads(
-            wait_until("the metadata service starts", first_line, seconds=15, alive=[process])
-        )
+        line = wait_until("the metadata service starts", first_line, seconds=15, alive=[process])
+        urls: dict[str, str] = json.loads(line)
+        return urls
 
     def start_daemon(self, name: str, metadata_url: str) -> Popen[bytes]:
         """An evacd with its own sockets and state, on the demo's store."""

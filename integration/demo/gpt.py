@@ -41,7 +41,8 @@ class Block(nn.Module):
         )
         attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.dropout(self.out(attended.transpose(1, 2).reshape(x.shape)))
-        return x + self.dropout(self.mlp(self.before_mlp(x)))
+        out: Tensor = x + self.dropout(self.mlp(self.before_mlp(x)))
+        return out
 
 
 class Gpt(nn.Module):
