@@ -20,7 +20,6 @@ from evacd.calm import Calm
 from evacd.clock import Clock, SystemClock
 from evacd.config import Config
 from evacd.evacuation import Evacuation, status_of
-from evacd.facts import Noticed
 from evacd.flush.measure import measure
 from evacd.flush.tidy import tidy
 from evacd.listening import Ears, Listener
@@ -181,7 +180,15 @@ class Daemon:
         if shutdown.watch == "off":
             return
         # Its D-Bus client costs an import that only a machine with a bus needs.
-        from evacd.notice.shutdown import second_sign, signs, sigterm_notice
+        try:
+            from evacd.notice.shutdown import second_sign, signs, sigterm_notice
+        except ModuleNotFoundError as error:
+            log.warning(
+                "daemon.told_to_stop",
+                reason=f"SIGTERM; no sign of a shutdown can be seen: {error.name} is not installed",
+                cure="pip install 'evac[agent]'",
+            )
+            return
 
         seen = await signs(
             self._clock,
@@ -194,7 +201,7 @@ class Daemon:
             return
         budget = shutdown.budget_seconds
         now = self._clock.monotonic()
-        ears.hear(Noticed(sigterm_notice(sign, now=now, budget_seconds=budget)))
+        ears.infer(sigterm_notice(sign, now=now, budget_seconds=budget))
 
     async def _let_go(self, evacuation: Evacuation, listener: Listener) -> NoReturn:
         """What waits for this daemon, a shutdown say, waits no longer than the flush takes."""
@@ -229,7 +236,7 @@ class Daemon:
         return Vitals(
             pulse=self._pulse,
             dead=tuple(task.get_name() for task in self._for_ever if task.done()),
-            deaf_seconds=ears.deaf_seconds(self._clock.monotonic()) if ears else 0.0,
+            deaf=ears.deaf() if ears else (),
             sockets=self._board.ready.is_set(),
             waiting=self._listener.waiting if self._listener else "still starting",
         )

@@ -27,6 +27,37 @@ class SourceHealth:
     answered: bool = False
 
 
+# What can tell for certain that this machine goes. The others only plan ahead or advise, or
+# tell the same a little earlier: one of them that answers replaces none of these. A cloud's own
+# name stands for its sources where its code could not be had.
+CERTAIN = frozenset(
+    {
+        "aws", "aws/spot", "gcp", "gcp/preempted", "azure",
+        "shutdown", "node", "calendar", "file", "exec", "http",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Deaf:
+    """A source that does not answer now.
+
+    Attributes:
+        seconds: For how long.
+        reason: What it last said.
+        cure: What a person can most likely do about it; may be empty.
+    """
+
+    source: str
+    seconds: float
+    reason: str
+    cure: str = ""
+
+    def __str__(self) -> str:
+        cure = f"; {self.cure}" if self.cure else ""
+        return f"{self.source}: no answer for {self.seconds:.0f} s: {self.reason}{cure}"
+
+
 def heard(before: SourceHealth | None, source: str, probe: Probe, *, now: float) -> SourceHealth:
     """The health of *source* after it gave this answer."""
     answers = not isinstance(probe, Unknown)

@@ -187,6 +187,15 @@ def _some_http_url(value: object) -> str:
     return _http_url(value) if value != "" else ""
 
 
+def _some_notice_url(value: object) -> str:
+    text = _some_http_url(value)
+    parts = urlsplit(text)
+    # What `evacd.notice.user.http` would refuse, once it were begun.
+    if parts.username or parts.password or parts.fragment or not text.isprintable():
+        raise WrongValue
+    return text
+
+
 def number(what: str, low: float, *, above: bool = False) -> Kind:
     """A finite number of *what*, *low* or more (or only more, where *above*)."""
 
@@ -257,6 +266,12 @@ SOME_METADATA_ROOT = Kind(
 SOME_HTTP_URL = Kind(
     'a URL such as "https://scheduler.example/left", or "" for none',
     _some_http_url,
+    metavar="URL",
+    shown=False,
+)
+SOME_NOTICE_URL = Kind(
+    'a URL without credentials, such as "https://scheduler.example/notices", or "" for none',
+    _some_notice_url,
     metavar="URL",
     shown=False,
 )

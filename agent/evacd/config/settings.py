@@ -235,8 +235,8 @@ class HttpConfig:
         enabled: Serve them. A port that cannot be had is told and stops nothing.
         address: To listen on.
         port: 0 takes a free one.
-        degraded_seconds: Seconds that all sources may go without an answer before
-            ``/healthz`` fails.
+        degraded_seconds: Seconds that a source of certain notices may go without an answer
+            before ``/healthz`` fails.
     """
 
     enabled: bool = setting(
@@ -247,7 +247,7 @@ class HttpConfig:
     degraded_seconds: float = setting(
         kinds.number("seconds", 0, above=True),
         120.0,
-        "seconds that all sources may go without an answer before /healthz fails",
+        "seconds that a source of certain notices may be without an answer before /healthz fails",
     )
 
 

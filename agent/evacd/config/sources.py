@@ -184,7 +184,7 @@ class UserConfig:
     exec: tuple[str, ...] = setting(
         kinds.COMMAND, (), "program and arguments that print your notices"
     )
-    http: str = setting(kinds.SOME_HTTP_URL, "", "URL of a server that tells your notices")
+    http: str = setting(kinds.SOME_NOTICE_URL, "", "URL of a server that tells your notices")
     period_seconds: float = setting(
         kinds.number("seconds", 0.1), 1.0, "seconds between two looks at them"
     )

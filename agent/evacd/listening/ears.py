@@ -5,7 +5,7 @@ in the log and one count per notice, and one line when a source stops or begins 
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 import structlog
@@ -13,7 +13,7 @@ import structlog
 from evacd.clock import Clock
 from evacd.cordon.lull import calm
 from evacd.facts import Cancelled, Confidence, Notice, Noticed, Probe
-from evacd.health import SourceHealth, heard
+from evacd.health import CERTAIN, Deaf, SourceHealth, heard
 
 log = structlog.get_logger()
 
@@ -34,6 +34,19 @@ class Counts(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class _Expected:
+    """A source that is to be heard from.
+
+    Attributes:
+        note: What is not as it should be although it answers; "" for nothing.
+        since: Monotonic seconds when it was begun to be listened to.
+    """
+
+    note: Callable[[], str]
+    since: float
+
+
 class Ears:
     """All that the daemon hears comes through here."""
 
@@ -46,8 +59,7 @@ class Ears:
         self._act = act
         self._clock = clock
         self._counts = counts
-        self._began = clock.monotonic()
-        self._expected: dict[str, Callable[[], str]] = {}
+        self._expected: dict[str, _Expected] = {}
         self._known: dict[tuple[str, str], Notice] = {}
         self.health: dict[str, SourceHealth] = {}
 
@@ -57,11 +69,19 @@ class Ears:
         Args:
             note: What is not as it should be although it answers; "" for nothing.
         """
-        self._expected[source] = note
+        self._expected[source] = _Expected(note, self._clock.monotonic())
 
     def hear(self, probe: Probe) -> None:
         """Take one answer; returns when everything urgent is under way."""
         self._act(probe)
+        self._judge(probe)
+
+    def infer(self, notice: Notice) -> None:
+        """Take a notice that no source told: how its source is remains as it was."""
+        self._act(Noticed(notice))
+        self._note(notice)
+
+    def _judge(self, probe: Probe) -> None:
         source = probe.notice.source if isinstance(probe, Noticed) else probe.source
         self._counts.probed(source, probe)
         match probe:
@@ -90,41 +110,66 @@ class Ears:
 
     @property
     def waiting(self) -> str:
-        """Why nothing can be said to be heard yet; "" where a source has answered, or none is."""
-        if not self._expected or any(each.answers for each in self.health.values()):
+        """Why not all that counts can be said to be heard yet; "" where it can.
+
+        What can tell the machine's end for certain has to have answered once, each of them.
+        Where nothing of that kind is listened to, one source of any kind is enough.
+        """
+        silent = [name for name in self._counted() if not self._answered(name)]
+        if not silent or not (self._certain() or len(silent) == len(self._expected)):
             return ""
-        if any(each.answered for each in self.health.values()):
-            return ""
-        silent = (self.health.get(name) for name in self._expected)
-        why = [f"{each.source}: {each.reason}" for each in silent if each is not None]
-        return "no source has answered yet" + (f" ({'; '.join(why)})" if why else "")
+        known = [each for name in silent if (each := self.health.get(name)) is not None]
+        cures = [f"; {each.cure}" if each.cure else "" for each in known]
+        why = [
+            f"{each.source}: {each.reason}{cure}" for each, cure in zip(known, cures, strict=True)
+        ]
+        why += [f"{name}: {_YET}" for name in silent if name not in self.health]
+        return f"not heard from yet: {', '.join(why)}"
 
     @property
     def calm(self) -> bool:
         """Every source has answered, and says that there is nothing."""
         return calm(self._expected, self.health, self._known.values())
 
-    def deaf_seconds(self, now: float) -> float:
-        """For how long no source at all has been answering; 0 where one does or none is."""
-        spans = [now - self._since(name) for name in self._expected]
-        return min(spans, default=0.0)
+    def deaf(self) -> tuple[Deaf, ...]:
+        """What does not answer now of all that counts.
 
-    def _since(self, source: str) -> float:
+        That is each source that can tell the machine's end for certain. Where none of that
+        kind is listened to: all of them, once none at all answers.
+        """
+        now = self._clock.monotonic()
+        silent = [name for name in self._counted() if not self._answers(name)]
+        if not self._certain() and len(silent) < len(self._expected):
+            return ()
+        return tuple(self._deaf(name, now) for name in silent)
+
+    def _certain(self) -> list[str]:
+        return [name for name in self._expected if name in CERTAIN]
+
+    def _counted(self) -> list[str]:
+        return self._certain() or list(self._expected)
+
+    def _answers(self, source: str) -> bool:
+        return source in self.health and self.health[source].answers
+
+    def _answered(self, source: str) -> bool:
+        return source in self.health and self.health[source].answered
+
+    def _deaf(self, source: str, now: float) -> Deaf:
         health = self.health.get(source)
         if health is None:
-            return self._began
-        return self._clock.monotonic() if health.answers else health.since
+            return Deaf(source, now - self._expected[source].since, _YET)
+        return Deaf(source, now - health.since, health.reason, health.cure)
 
     def shown(self) -> list[Mapping[str, Any]]:
         """Each source for `evac status`; JSON-able."""
         now = self._clock.monotonic()
         return [
-            {
-                **asdict(self.health.get(name) or SourceHealth(name, False, self._began, 0, _YET)),
-                "seconds": now - (self.health[name].since if name in self.health else self._began),
-                "note": note(),
-            }
-            for name, note in self._expected.items()
+            {**asdict(health), "seconds": now - health.since, "note": expected.note()}
+            for name, expected in self._expected.items()
+            for health in (
+                self.health.get(name) or SourceHealth(name, False, expected.since, 0, _YET),
+            )
         ]
 
     def _note(self, notice: Notice) -> None:

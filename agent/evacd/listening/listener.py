@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, NoReturn, Self
 
 import structlog
 
+from evac.errors import EvacError
 from evacd.clock import Clock
 from evacd.config import Config
+from evacd.listening.absent import AbsentSource
 from evacd.listening.attend import Again, attend
 from evacd.listening.ears import Ears
 from evacd.listening.find import Found, find
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 _FIND_AGAIN_SECONDS = 30.0
+_BUG = "this is a bug in evac: please report it with the log; the other sources go on"
 
 
 class Listener:
@@ -82,9 +85,12 @@ class Listener:
         Raises:
             ConfigError: A URL is none.
         """
-        self._independent = await independent(
-            self._config, self._clock, self._opened, boot=self._boot
-        )
+        async with AsyncExitStack() as opened:
+            self._independent = await independent(
+                self._config, self._clock, opened, boot=self._boot
+            )
+            # Whatever fails before this closes what was opened.
+            self._opened = opened.pop_all()
         for source in (*self._independent, *self._extra):
             self._expect(source)
         return self
@@ -108,9 +114,7 @@ class Listener:
             for source in (*self._independent, *self._extra):
                 self._attend(source, tasks)
             cloud = await self._find()
-            for source in await of_cloud(
-                self._config, cloud, self._clock, self._opened, boot=self._boot
-            ):
+            for source in await self._of_cloud(cloud):
                 self._expect(source)
                 self._attend(source, tasks)
             # From here on all sources there are have been told to the ears.
@@ -126,12 +130,14 @@ class Listener:
             return "which cloud this is, is being found out"
         if not self.found.final and not self._ears.shown():
             return f"no cloud is known: {self.found.how}; {self.found.cure}"
+        if self.found.cloud and not self.complete:
+            return f"{self.found.cloud} is not listened to yet"
         return self._ears.waiting
 
     async def _find(self) -> str:
         told = False
         while True:
-            self.found = found = await find(self._config, dmi=self._dmi)
+            self.found = found = await self._look()
             self._looked = True
             if found.cure and not told:
                 told = True
@@ -140,6 +146,24 @@ class Listener:
                 return found.cloud
             await asyncio.sleep(self._find_again)
 
+    async def _look(self) -> Found:
+        try:
+            return await find(self._config, dmi=self._dmi)
+        except EvacError:  # a setting is wrong: whoever set it is told
+            raise
+        except Exception as error:  # a bug here is not the end of the sources that need no cloud
+            log.exception("cloud.failed")
+            return Found("", f"its code failed: {type(error).__name__}", _BUG, final=False)
+
+    async def _of_cloud(self, cloud: str) -> tuple[Source, ...]:
+        try:
+            return await of_cloud(self._config, cloud, self._clock, self._opened, boot=self._boot)
+        except EvacError:
+            raise
+        except Exception as error:  # as above
+            log.exception("cloud.failed")
+            return (AbsentSource(cloud, f"its code failed: {type(error).__name__}", _BUG),)
+
     def _expect(self, source: Source) -> None:
         self._ears.expect(source.name, lambda: str(getattr(source, "degraded", "")))
         match source.name:
@@ -147,7 +171,7 @@ class Listener:
                 self.shutdown = source  # type: ignore[assignment]  # by its name
             case "node" if hasattr(source, "shutting_down"):
                 self.node = source  # type: ignore[assignment]  # by its name
-            case "azure":
+            case "azure" if hasattr(source, "acknowledge"):
                 self.azure = source  # type: ignore[assignment]  # by its name
 
     def _attend(self, source: Source, tasks: TaskGroup) -> None:

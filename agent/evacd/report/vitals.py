@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from evacd.health import Deaf
+
 # A loop that wakes so much too late could miss a notice, or has just hung.
 LATE_SECONDS = 2.0
 # No beat for so long, while somebody asks, is a beat that died.
@@ -33,16 +35,18 @@ class Vitals:
     Attributes:
         pulse: None before the first beat.
         dead: Tasks that should run for ever and do not, by name.
-        deaf_seconds: For how long no source at all has been answering; 0 where one does.
+        deaf: What does not answer now of all sources that count.
         sockets: Both listen.
-        waiting: Why nothing can be heard yet; "" where something can.
+        waiting: Why not all that counts is heard yet; "" where it is.
+        stores: Why a store cannot be counted on, by its name; what works is not in it.
     """
 
     pulse: Pulse | None = None
     dead: tuple[str, ...] = ()
-    deaf_seconds: float = 0.0
+    deaf: tuple[Deaf, ...] = ()
     sockets: bool = False
     waiting: str = ""
+    stores: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -61,15 +65,13 @@ def healthy(vitals: Vitals, *, now: float, deaf_limit: float) -> Verdict:
     """Would a restart help?
 
     Args:
-        deaf_limit: Seconds without any answering source that are too many.
+        deaf_limit: Seconds that a source may go without an answer.
     """
     return Verdict(
         {
             "loop": _loop(vitals.pulse, now),
             "tasks": f"ended: {', '.join(vitals.dead)}" if vitals.dead else "",
-            "sources": ""
-            if vitals.deaf_seconds <= deaf_limit
-            else f"none has answered for {vitals.deaf_seconds:.0f} s",
+            "sources": ", ".join(str(each) for each in vitals.deaf if each.seconds > deaf_limit),
         }
     )
 
@@ -77,7 +79,8 @@ def healthy(vitals: Vitals, *, now: float, deaf_limit: float) -> Verdict:
 def ready(vitals: Vitals) -> Verdict:
     """Can workloads count on it by now?"""
     sockets = "" if vitals.sockets else "not listening yet"
-    return Verdict({"sockets": sockets, "sources": vitals.waiting})
+    stores = ", ".join(f"{name}: {why}" for name, why in vitals.stores.items())
+    return Verdict({"sockets": sockets, "sources": vitals.waiting, "store": stores})
 
 
 def _loop(pulse: Pulse | None, now: float) -> str:

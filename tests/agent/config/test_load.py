@@ -100,7 +100,11 @@ SAMPLES: dict[str, Sample] = {
     ),
     "user.file": Sample((('"/a"', "/a"),), ('"a"', "1"), ("a",)),
     "user.exec": Sample((('["a", "b c"]', "a 'b c'"),), ('"a"', "[1]"), ("a 'b",)),
-    "user.http": Sample((('"http://h/p?q=1"', "http://h/p?q=1"),), ('"h/p"', "1"), ("ftp://h",)),
+    "user.http": Sample(
+        (('"http://h/p?q=1"', "http://h/p?q=1"), ('""', "")),
+        ('"h/p"', "1", '"https://user@h/p"', '"http://user:word@h/"', '"http://h/p#x"'),
+        ("ftp://h", "http://u:p@h/"),
+    ),
     "user.period_seconds": Sample((("0.1", "0.1"), ("5", "5")), ("0.01", "-1", '"1"'), ("x", "0")),
     "sockets.workload": Sample((('"/a"', "/a"), ('"/b"', "/b")), ('"a"', "1", '""'), ("a",)),
     "sockets.admin": Sample((('"/a"', "/a"), ('"/b"', "/b")), ('"a"', "1", '""'), ("a",)),

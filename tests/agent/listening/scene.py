@@ -78,6 +78,7 @@ async def listening(
     given: Mapping[str, object] = MappingProxyType(ALONE),
     *,
     find_again_seconds: float = 0.01,
+    dmi: Path = NOWHERE,
 ) -> AsyncIterator[Scene]:
     node, counts = Node(), Count()
     ears = Ears(node.hear, SystemClock(), counts)
@@ -85,7 +86,7 @@ async def listening(
         load(None, {}, given),
         ears,
         SystemClock(),
-        dmi=NOWHERE,
+        dmi=dmi,
         extra=extra,
         again=Again(first=0.0, most=0.0),
         find_again_seconds=find_again_seconds,

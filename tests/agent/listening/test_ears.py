@@ -3,6 +3,7 @@
 from structlog.testing import capture_logs
 
 from evacd.facts import Cancelled, Confidence, Notice, Noticed, Probe, Quiet, Unknown
+from evacd.health import Deaf
 from evacd.listening import Ears
 from tests.agent.listening.scripted import Count
 from tests.agent.notice.hearing import MovedClock
@@ -91,37 +92,92 @@ def test_status_shows_each_source_since_when_why_and_what_to_do() -> None:
     assert (shown["c"]["answers"], shown["c"]["reason"]) == (False, "no answer yet")
 
 
-def test_ready_is_when_one_source_has_answered_once() -> None:
+def test_ready_is_when_all_that_can_tell_the_end_for_certain_have_answered_once() -> None:
     scene = Scene()
     assert scene.ears.waiting == ""  # none is configured
 
+    for name in ("gcp/preempted", "gcp/stop", "file"):
+        scene.ears.expect(name)
+    scene.ears.hear(Quiet("gcp/stop"))
+    scene.ears.hear(Unknown("gcp/preempted", "HTTP 404", "set hostNetwork"))
+    assert "gcp/preempted: HTTP 404; set hostNetwork" in scene.ears.waiting
+    assert "file: no answer yet" in scene.ears.waiting
+    assert "gcp/stop" not in scene.ears.waiting
+    scene.ears.hear(Quiet("file"))
+    assert "gcp/preempted: HTTP 404" in scene.ears.waiting
+    scene.ears.hear(Quiet("gcp/preempted"))
+    assert scene.ears.waiting == ""
+    scene.ears.hear(Unknown("gcp/preempted", "HTTP 503"))
+    assert scene.ears.waiting == ""
+
+
+def test_where_nothing_can_tell_the_end_for_certain_one_source_of_any_kind_is_enough() -> None:
+    scene = Scene()
     scene.ears.expect("a")
     scene.ears.expect("b")
-    assert "no source has answered yet" in scene.ears.waiting
+    assert "a: no answer yet" in scene.ears.waiting
+
     scene.ears.hear(Unknown("a", "HTTP 503"))
     assert "a: HTTP 503" in scene.ears.waiting
     scene.ears.hear(Quiet("b"))
-    assert scene.ears.waiting == ""
-    scene.ears.hear(Unknown("b", "HTTP 503"))
+
     assert scene.ears.waiting == ""
 
 
-def test_deaf_is_when_no_source_answers_counted_from_the_last_that_did() -> None:
+def test_one_deaf_source_that_counts_is_not_hidden_by_others_that_answer() -> None:
     scene = Scene()
-    assert scene.ears.deaf_seconds(scene.clock.now) == 0.0
+    scene.ears.expect("gcp/preempted")
+    scene.ears.expect("gcp/stop")
+    scene.ears.expect("file")
+    scene.clock.now += 5
+    assert [each.source for each in scene.ears.deaf()] == ["gcp/preempted", "file"]
+
+    scene.ears.hear(Quiet("file"))
+    scene.ears.hear(Unknown("gcp/preempted", "HTTP 404", "set hostNetwork"))
+    scene.ears.hear(Unknown("gcp/stop", "HTTP 503"))
+    scene.clock.now += 20
+
+    assert scene.ears.deaf() == (Deaf("gcp/preempted", 20.0, "HTTP 404", "set hostNetwork"),)
+
+
+def test_a_source_that_came_late_is_deaf_from_when_it_came() -> None:
+    scene = Scene()
+    scene.clock.now += 1000
+    scene.ears.expect("aws/spot")
+    scene.clock.now += 7
+
+    assert [each.seconds for each in scene.ears.deaf()] == [7.0]
+
+
+def test_where_none_counts_deaf_is_when_no_source_at_all_answers() -> None:
+    scene = Scene()
+    assert scene.ears.deaf() == ()
     scene.ears.expect("a")
     scene.ears.expect("b")
-    scene.clock.now += 5
-    assert scene.ears.deaf_seconds(scene.clock.now) == 5.0
-
     scene.ears.hear(Quiet("a"))
     scene.ears.hear(Unknown("b", "x"))
     scene.clock.now += 10
-    assert scene.ears.deaf_seconds(scene.clock.now) == 0.0
+    assert scene.ears.deaf() == ()
+
     scene.ears.hear(Unknown("a", "x"))
     scene.clock.now += 20
 
-    assert scene.ears.deaf_seconds(scene.clock.now) == 20.0
+    assert [(each.source, each.seconds) for each in scene.ears.deaf()] == [("a", 20.0), ("b", 30.0)]
+
+
+def test_what_is_inferred_says_nothing_of_how_its_source_is() -> None:
+    scene = Scene()
+    scene.ears.expect("shutdown")
+    scene.ears.hear(Unknown("shutdown", "D-Bus is down"))
+
+    with capture_logs() as logs:
+        scene.ears.infer(notice(source="shutdown").notice)
+
+    assert [entry["event"] for entry in logs] == ["notice.heard"]
+    assert scene.acted[-1] == notice(source="shutdown")
+    assert scene.ears.standing("shutdown") == (notice(source="shutdown").notice,)
+    assert not scene.ears.health["shutdown"].answers
+    assert "D-Bus is down" in scene.ears.waiting
 
 
 def test_an_operator_is_no_source_that_could_be_deaf() -> None:
@@ -129,6 +185,6 @@ def test_an_operator_is_no_source_that_could_be_deaf() -> None:
     scene.ears.hear(notice(source="operator"))
     scene.clock.now += 1000
 
-    assert scene.ears.deaf_seconds(scene.clock.now) == 0.0
+    assert scene.ears.deaf() == ()
     assert scene.ears.waiting == ""
     assert scene.ears.shown() == []

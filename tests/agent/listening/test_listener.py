@@ -1,9 +1,11 @@
 """All sources at once: which they are, that none stops another, and one order for them all."""
 
 import asyncio
+import gc
 import socket
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,15 +14,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from evacd.config import load
+from evac.errors import ConfigError
+from evacd.clock import SystemClock
+from evacd.config import Config, load
 from evacd.facts import Cancelled, Confidence, Notice, Noticed, Probe, Quiet, Unknown
-from evacd.listening import Found, find
+from evacd.listening import Ears, Found, Listener, find
 from evacd.listening.find import url_of
 from evacd.notice import aws, gcp
 from evacd.notice.simulate import make
 from evacd.notice.simulate.azure import AzureMetadata
 from tests.agent.listening.scene import ALONE, listening
-from tests.agent.listening.scripted import Bug, Scripted
+from tests.agent.listening.scripted import Bug, Count, Scripted
 from tests.agent.notice.hearing import LIMIT
 
 
@@ -180,6 +184,52 @@ async def test_what_was_asked_for_and_cannot_be_had_is_shown() -> None:
         await scene.node.until_heard("node", Unknown)
 
     assert scene.ears.health["node"].reason == "this is no Kubernetes cluster"
+
+
+async def test_a_file_that_answers_hides_no_metadata_service_that_does_not(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        given = {
+            **ALONE,
+            "notice.cloud": "gcp",
+            "notice.metadata_url": url,
+            "user.file": f"{tmp_path}/notice.json",
+        }
+        async with listening(given=given) as scene:
+            await scene.node.until_heard("file", Quiet)
+            await scene.node.until_heard("gcp/preempted", Unknown)
+
+            assert "gcp/preempted: " in scene.listener.waiting
+            assert [each.source for each in scene.ears.deaf()] == ["gcp/preempted"]
+
+
+async def test_a_bug_in_finding_out_the_cloud_costs_no_other_source(tmp_path: Path) -> None:
+    given = {**ALONE, "notice.cloud": "auto", "user.file": f"{tmp_path}/notice.json"}
+    with capture_logs() as logs:
+        # No path can hold a NUL: what is not foreseen there stands for any bug.
+        async with listening(given=given, dmi=Path("\0")) as scene:
+            await until(lambda: "its code failed" in scene.listener.found.how)
+            await scene.node.until_heard("file", Quiet)
+
+    assert "report it" in scene.listener.found.cure
+    assert sum(entry["event"] == "cloud.undetected" for entry in logs) == 1
+
+
+async def test_what_fails_to_open_leaves_nothing_open() -> None:
+    # The session is open by the time that its URL is found to be none.
+    config = replace_http(load(None, {}, {**ALONE, "user.http": "http://127.0.0.1:1/"}))
+    listener = Listener(config, Ears(lambda _: None, SystemClock(), Count()), SystemClock())
+
+    with pytest.raises(ConfigError):
+        await listener.__aenter__()
+
+    gc.collect()  # an unclosed session warns, and a warning is an error
+
+
+def replace_http(config: Config) -> Config:
+    """With a URL that no configuration would pass on."""
+    return replace(config, user=replace(config.user, http="ftp://127.0.0.1:1/"))
 
 
 async def test_advice_can_be_switched_off() -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from evacd.health import Deaf
 from evacd.report.vitals import LATE_SECONDS, SILENT_SECONDS, Pulse, Vitals, healthy, ready
 
 WELL = Vitals(pulse=Pulse(at=100.0), sockets=True)
@@ -22,7 +23,8 @@ def test_before_the_first_beat_nothing_is_held_against_it() -> None:
         (Vitals(pulse=Pulse(100.0, late=LATE_SECONDS + 0.1)), "loop", "late"),
         (Vitals(pulse=Pulse(99.9 - SILENT_SECONDS)), "loop", "no beat"),
         (Vitals(pulse=Pulse(100.0), dead=("flush",)), "tasks", "flush"),
-        (Vitals(pulse=Pulse(100.0), deaf_seconds=121.0), "sources", "none has answered"),
+        (Vitals(pulse=Pulse(100.0), deaf=(Deaf("a", 121.0, "HTTP 404", "x"),)), "sources", "a: no"),
+        (Vitals(pulse=Pulse(100.0), deaf=(Deaf("a", 121.0, "?"),)), "sources", "for 121 s: ?"),
     ],
 )
 def test_what_is_wrong_is_named(vitals: Vitals, part: str, hint: str) -> None:
@@ -33,11 +35,20 @@ def test_what_is_wrong_is_named(vitals: Vitals, part: str, hint: str) -> None:
     assert [name for name, why in verdict.parts.items() if why] == [part]
 
 
+def test_a_source_may_be_silent_for_a_while() -> None:
+    silent = Vitals(pulse=Pulse(100.0), deaf=(Deaf("a", 119.0, "?"), Deaf("b", 121.0, "HTTP 404")))
+
+    said = healthy(silent, now=100.0, deaf_limit=120.0).parts["sources"]
+
+    assert said == "b: no answer for 121 s: HTTP 404"
+
+
 @pytest.mark.parametrize(
     ("vitals", "part"),
     [
         (Vitals(sockets=False), "sockets"),
         (Vitals(sockets=True, waiting="no source has answered yet"), "sources"),
+        (Vitals(sockets=True, stores={"s3://b": "no credentials"}), "store"),
     ],
 )
 def test_not_ready_says_why(vitals: Vitals, part: str) -> None:
