@@ -1,19 +1,26 @@
 """The cordon's program and the departure's webhook."""
 
-import shutil
+import os
 import stat
 
 from evacd.check.findings import Finding, Verdict
 from evacd.config import CordonConfig, DepartureConfig, without_secrets
+from evacd.trust import Doubt, program_of
 
 
 def check_cordon(config: CordonConfig) -> Finding:
-    """The programs are there and may be run."""
+    """The programs are there, may be run, and are in safe hands."""
     name = "cordon"
     if not config.command:
         return Finding(name, Verdict.OK, "none configured: new work may still land here")
     for command in (config.command, config.undo_command):
-        if command and shutil.which(command[0]) is None:
+        try:
+            program = program_of(command, os.environ) if command else ""
+        except (OSError, ValueError) as error:
+            program = Doubt(getattr(error, "strerror", None) or str(error), "correct its path")
+        if isinstance(program, Doubt):
+            return Finding(name, Verdict.FAIL, f"{command[0]}: {program.reason}", program.cure)
+        if program is None:
             detail = f"{command[0]}: no such program, or not executable"
             return Finding(name, Verdict.FAIL, detail, "give its absolute path, and chmod +x it")
     if not config.undo_command:

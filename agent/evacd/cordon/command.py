@@ -10,7 +10,8 @@ shell, and reads one document::
 ``action`` is ``close`` or ``reopen``; on ``reopen`` there is no ``deadline_seconds_left``.
 Exit code 0 is success. Its standard output is discarded; the last line that it writes to
 standard error explains a failure. Its environment is `INHERITED` and nothing else, because
-the daemon's own may hold the keys of a store.
+the daemon's own may hold the keys of a store. It runs as the daemon's user, so it and the
+folders above it must be in safe hands: `evacd.trust`.
 """
 
 import asyncio
@@ -23,6 +24,7 @@ from contextlib import suppress
 from typing import Any
 
 from evacd.facts import Order
+from evacd.trust import Doubt, program_of
 
 INHERITED = (
     "HOME",
@@ -95,6 +97,15 @@ class CommandCordon:
     async def _run(
         self, command: Sequence[str], action: str, order: Mapping[str, Any], reason: str
     ) -> str | None:
+        try:
+            async with asyncio.timeout(self._timeout_seconds):
+                program = await asyncio.to_thread(program_of, command, self._environ)
+        except TimeoutError:
+            return f"{command[0]}: not found out within {self._timeout_seconds:g} s whose it is"
+        except (OSError, ValueError) as error:
+            return f"{command[0]}: {getattr(error, 'strerror', None) or error}"
+        if isinstance(program, Doubt):
+            return f"{command[0]}: not run: {program.reason}; {program.cure}"
         document = {"action": action, "node": self._node, "reason": reason[:1024], "order": order}
         told = _pipe_holding(json.dumps(document).encode())
         complaint = _Complaint()
@@ -102,6 +113,8 @@ class CommandCordon:
             try:
                 process = await asyncio.create_subprocess_exec(
                     *command,
+                    # What was looked at, and not what a second look at PATH would find.
+                    executable=program,
                     stdin=told,
                     stdout=DEVNULL,
                     stderr=complaint.write_end,

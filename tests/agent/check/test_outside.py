@@ -19,6 +19,18 @@ def test_the_programs_of_the_cordon_must_be_there(tmp_path: Path) -> None:
     assert check_cordon(CordonConfig((str(program),), ("sh",))).verdict is Verdict.OK
 
 
+def test_a_program_of_the_cordon_that_anybody_may_change_fails(tmp_path: Path) -> None:
+    program = tmp_path / "cordon"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o777)
+
+    for config in (CordonConfig((str(program),)), CordonConfig(("true",), (str(program),))):
+        finding = check_cordon(config)
+        assert finding.verdict is Verdict.FAIL
+        assert "world-writable" in finding.detail
+        assert finding.cure == f"chmod o-w {program}"
+
+
 def test_the_secret_of_the_webhook_must_be_readable_and_private(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     config = DepartureConfig(webhook_url="http://me:hunter2@h/p", secret_file=secret)

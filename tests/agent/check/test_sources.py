@@ -154,6 +154,18 @@ async def test_sources_of_one_s_own_have_their_lines(tmp_path: Path) -> None:
     assert "in a pod" in found["node"].cure
 
 
+async def test_sources_in_the_wrong_hands_fail_and_say_what_to_do(tmp_path: Path) -> None:
+    file = tmp_path / "notice"
+    file.write_text("#!/bin/sh\necho '{\"notices\": []}'\n")
+    file.chmod(0o777)
+
+    found = await ask(cloud="none", more={"user.file": str(file), "user.exec": str(file)})
+
+    for name in ("file", "exec"):
+        assert found[name].verdict is Verdict.FAIL
+        assert found[name].cure == f"chmod o-w {file}"
+
+
 async def test_an_end_that_is_known_is_a_source() -> None:
     found = await ask(cloud="none", more={"aws.capacity_block_end": "2040-01-01T00:00:00Z"})
 

@@ -70,6 +70,28 @@ async def test_without_a_counterpart_reopen_does_nothing(tmp_path: Path) -> None
     assert not told.exists()
 
 
+@pytest.mark.parametrize("wrong", ["program", "folder"])
+async def test_what_anybody_may_change_is_not_run(tmp_path: Path, wrong: str) -> None:
+    folder, ran = tmp_path / "folder", tmp_path / "ran"
+    folder.mkdir()
+    program = folder / "close"
+    program.write_text(f"#!/bin/sh\ntouch {ran}\n")
+    program.chmod(0o755)
+    changed = folder if wrong == "folder" else program
+    changed.chmod(0o777)
+    node = cordon([str(program)], [str(program)])
+
+    for why in (
+        await node.close(ORDER, seconds_left=1.0),
+        await node.reopen(ORDER, reason="cancelled"),
+    ):
+        assert why == (
+            f"{program}: not run: {changed} is world-writable: anybody may change it; "
+            f"chmod o-w {changed}"
+        )
+    assert not ran.exists()
+
+
 async def test_a_failure_is_told_by_its_code_and_last_words() -> None:
     node = cordon(python("import sys; sys.exit('trace\\nno such \\x1bnode\\n')"))
 

@@ -1,7 +1,9 @@
 """A notice that a user's program tells on its standard output.
 
 The program is started directly, never through a shell, in a process group of its own, which
-is killed as a whole when it has ended or takes too long: nothing outlives its question. It
+is killed as a whole when it has ended, takes too long or says too much: nothing outlives its
+question. It and the folders above it must be in safe hands (`evacd.trust`, which tells the
+limits), for it runs as the daemon's user. It
 prints one document and exits with 0; anything else is no answer, explained by the last line
 of its standard error. Its environment is `INHERITED` and nothing else, because the daemon's
 own may hold the keys of a store.
@@ -10,8 +12,9 @@ own may hold the keys of a store.
 import asyncio
 import os
 import random
+import shlex
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from subprocess import DEVNULL, Popen
 from typing import NoReturn
@@ -23,9 +26,11 @@ from evacd.notice.user.heard import Heard
 from evacd.notice.user.pipe import Pipe
 from evacd.notice.user.schema import MOST_BYTES, printable
 from evacd.notice.when import Sight
+from evacd.trust import Doubt, program_of
 
 INHERITED = ("HOME", "KUBECONFIG", "LANG", "LC_ALL", "LOGNAME", "PATH", "TZ", "USER")
 _GRACE_SECONDS = 0.5
+_ONE_DOCUMENT = f"let it print one document of at most {MOST_BYTES} bytes, and end"
 
 
 class ExecSource:
@@ -82,37 +87,55 @@ class ExecSource:
 
     async def _ask(self) -> tuple[Probe, ...]:
         said = await self._run()
-        if isinstance(said, str):
-            return (Unknown(self._name, f"{self._command[0]}: {said}", "run it by hand"),)
+        if isinstance(said, Doubt):
+            return (Unknown(self._name, f"{self._command[0]}: {said.reason}", said.cure),)
         return self._heard.hear(said, Sight(self._clock.monotonic(), self._clock.utc()))
 
-    async def _run(self) -> bytes | str:
+    async def _run(self) -> bytes | Doubt:
         """What it printed, or why that is no answer."""
         with Pipe() as out, Pipe() as complaint:
             try:
                 process = await self._started(out.write_end, complaint.write_end)
             except (OSError, ValueError) as error:
-                return getattr(error, "strerror", None) or str(error)
+                why = getattr(error, "strerror", None) or str(error)
+                return Doubt(why, "give its absolute path, and chmod +x it")
+            if isinstance(process, Doubt):
+                return process
             out.started()
             complaint.started()
-            in_time = await _end_of(process, self._timeout)
+            in_time = await _end_of(process, self._timeout, (out.overflowed, complaint.overflowed))
             said, last = out.head(), printable(complaint.last_line())
+            loud = complaint.overflowed.is_set()
+        if len(said) > MOST_BYTES:
+            return Doubt(f"printed more than {MOST_BYTES} bytes, killed", _ONE_DOCUMENT)
+        if loud:
+            what = f"wrote more than {MOST_BYTES} bytes to standard error, killed"
+            return Doubt(what, "let it explain a failure in one line")
         if not in_time:
-            return f"did not end within {self._timeout:g} s, killed"
+            what = f"did not end within {self._timeout:g} s, killed"
+            return Doubt(what, f"let it answer within {self._timeout:g} s")
         if process.returncode != 0:
             code = process.returncode
             what = f"exit code {code}" if code > 0 else f"ended by signal {-code}"
-            return f"{what}: {last}" if last else what
-        if len(said) > MOST_BYTES:
-            return f"printed more than {MOST_BYTES} bytes"
+            return Doubt(f"{what}: {last}" if last else what, self._by_hand())
         return said
 
-    async def _started(self, out: int, complaint: int) -> Popen[bytes]:
+    def _by_hand(self) -> str:
+        """How a person sees what the daemon saw."""
+        command = printable(shlex.join(self._command), 120)
+        return f"run it by hand as evacd's user, with evacd's few variables: env -i {command}"
+
+    async def _started(self, out: int, complaint: int) -> Popen[bytes] | Doubt:
         # Not asyncio's own way to start one: cancelled while it starts, that kills the program
         # and leaves what the program has started.
-        def start() -> Popen[bytes]:
+        def start() -> Popen[bytes] | Doubt:
+            program = program_of(self._command, self._environ)
+            if isinstance(program, Doubt):
+                return program
             return Popen(
                 self._command,
+                # What was looked at, and not what a second look at PATH would find.
+                executable=program,
                 stdin=DEVNULL,
                 stdout=out,
                 stderr=complaint,
@@ -126,12 +149,20 @@ class ExecSource:
         except asyncio.CancelledError:
             # A thread cannot be cancelled, so the program comes, and has to go again.
             with suppress(OSError, ValueError):
-                await _end_of(await starting, 0.0)
+                process = await starting
+                if not isinstance(process, Doubt):
+                    await _end_of(process, 0.0)
             raise
 
 
-async def _end_of(process: Popen[bytes], seconds: float) -> bool:
-    """Wait for its end, then end all that it started; False where it took too long."""
+async def _end_of(
+    process: Popen[bytes], seconds: float, enough: Iterable[asyncio.Event] = ()
+) -> bool:
+    """Wait for its end, then end all that it started; False where it took too long.
+
+    Args:
+        enough: Ends it at once.
+    """
     try:
         pidfd = os.pidfd_open(process.pid)
     except OSError:
@@ -141,8 +172,11 @@ async def _end_of(process: Popen[bytes], seconds: float) -> bool:
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(pidfd, ended.set)
     try:
-        async with asyncio.timeout(seconds):
-            await ended.wait()
+        async with asyncio.timeout(seconds), asyncio.TaskGroup() as tasks:
+            watching = [tasks.create_task(each.wait()) for each in (ended, *enough)]
+            await asyncio.wait(watching, return_when=asyncio.FIRST_COMPLETED)
+            for each in watching:
+                each.cancel()
     except TimeoutError:
         return False
     else:

@@ -2,7 +2,7 @@
 
 No file is no notice, and taking it away takes its notices back; so whoever replaces it writes
 aside and renames. Whoever can write it can empty this node, and whoever can remove it can call
-that off: a file or folder in the wrong hands is not believed.
+that off: a file or folder in the wrong hands is not believed (`evacd.trust`).
 """
 
 import asyncio
@@ -19,6 +19,7 @@ from evacd.notice.polled import Polled
 from evacd.notice.user.heard import EMPTY, Heard
 from evacd.notice.user.schema import MOST_BYTES
 from evacd.notice.when import Sight
+from evacd.trust import Doubt, doubt_of_found, doubt_of_path
 
 
 class FileSource:
@@ -65,53 +66,36 @@ class FileSource:
             raw = await asyncio.to_thread(_read, self._path)
         except FileNotFoundError:
             raw = EMPTY
-        except _Distrusted as error:
-            return (Unknown(self._name, f"{self._path}: {error.reason}", error.cure),)
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or str(error)
             return (Unknown(self._name, f"{self._path}: {why}", "can evacd's user read it?"),)
+        if isinstance(raw, Doubt):
+            return (Unknown(self._name, f"{self._path}: {raw.reason}", raw.cure),)
         return self._heard.hear(raw, Sight(self._clock.monotonic(), self._clock.utc()))
 
 
-class _Distrusted(Exception):
-    def __init__(self, reason: str, cure: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.cure = cure
-
-
-def _read(path: Path) -> bytes:
-    """The file's content, a byte more than is allowed at the most.
+def _read(path: Path) -> bytes | Doubt:
+    """The file's content, a byte more than is allowed at the most; or why it is not believed.
 
     Raises:
         OSError: It cannot be read; FileNotFoundError where its folder is there without it.
-        _Distrusted: It is somebody else's, or anybody's, or its folder is gone.
     """
     try:
-        folder = os.stat(path.parent)
-    except FileNotFoundError as error:
+        os.stat(path.parent)
+    except FileNotFoundError:
         # A mount that went away takes no notice back.
-        raise _Distrusted("its folder does not exist", f"mkdir {path.parent}") from error
-    if folder.st_mode & stat.S_IWOTH and not folder.st_mode & stat.S_ISVTX:
-        raise _Distrusted(
-            "its folder is world-writable: anyone could take a notice back",
-            f"chmod o-w {path.parent}",
-        )
+        return Doubt("its folder does not exist", f"mkdir {path.parent}")
+    if doubt := doubt_of_path(path):
+        return doubt
     # Not to block on a FIFO that nobody writes.
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         found = os.fstat(file)
         if not stat.S_ISREG(found.st_mode):
-            raise _Distrusted("it is no regular file", "write a file, aside, and rename it")
-        if found.st_uid not in (0, os.geteuid()):
-            raise _Distrusted(
-                f"it belongs to user {found.st_uid}: not everybody may empty this node",
-                f"chown root {path}",
-            )
-        if found.st_mode & stat.S_IWOTH:
-            raise _Distrusted(
-                "it is world-writable: anyone could empty this node", f"chmod o-w {path}"
-            )
+            return Doubt("it is no regular file", "write a file, aside, and rename it")
+        # Again: it may have been replaced since.
+        if doubt := doubt_of_found(str(path), found):
+            return doubt
         with os.fdopen(os.dup(file), "rb") as reader:
             return reader.read(MOST_BYTES + 1)
     finally:

@@ -14,7 +14,11 @@ _MOST_TAIL = 4096
 
 
 class Pipe:
-    """Keeps the first `MOST_BYTES` and one, and the last few; drops what is between."""
+    """Keeps the first `MOST_BYTES` and one, and the last few; drops what is between.
+
+    Attributes:
+        overflowed: More than `MOST_BYTES` was written.
+    """
 
     def __init__(self) -> None:
         """Open it; it is read once it was entered."""
@@ -24,6 +28,7 @@ class Pipe:
         self._tail = b""
         self._reading = False
         self._has_writer = True
+        self.overflowed = asyncio.Event()
 
     def __enter__(self) -> "Pipe":
         asyncio.get_running_loop().add_reader(self._read_end, self._read)
@@ -72,6 +77,8 @@ class Pipe:
         if not piece:
             self._stop()
         self._head += piece[: MOST_BYTES + 1 - len(self._head)]
+        if len(self._head) > MOST_BYTES:
+            self.overflowed.set()
         self._tail = (self._tail + piece)[-_MOST_TAIL:]
 
     def _stop(self) -> None:

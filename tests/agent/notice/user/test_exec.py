@@ -176,7 +176,9 @@ async def test_a_program_that_takes_too_long_is_killed_with_all_that_it_started(
         probe = await make(*shell(script), timeout=1.0).probe()
         await alive.gone()
 
-    assert probe == Unknown("exec", "/bin/sh: did not end within 1 s, killed", "run it by hand")
+    assert probe == Unknown(
+        "exec", "/bin/sh: did not end within 1 s, killed", "let it answer within 1 s"
+    )
 
 
 async def test_a_child_that_outlives_its_program_holds_nothing_up_and_ends(
@@ -207,6 +209,62 @@ async def test_a_source_that_is_stopped_leaves_no_program_behind(
         with contextlib.suppress(asyncio.CancelledError):
             await probing
         await alive.gone()
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("yes", "printed more than 65536 bytes, killed"),
+        ("yes >&2", "wrote more than 65536 bytes to standard error, killed"),
+        ("yes & sleep 60", "printed more than 65536 bytes, killed"),
+    ],
+)
+async def test_a_program_that_floods_is_killed_at_once_with_all_that_it_started(
+    make: Make, tmp_path: Path, script: str, reason: str
+) -> None:
+    async with alive_by(tmp_path / "alive") as alive:
+        # Without being killed it would go on beyond the limit of this test.
+        source = make(*shell(f"exec 3>{tmp_path}/alive; echo x >&3; {script}"), timeout=3600.0)
+        probe = await source.probe()
+        await alive.gone()
+
+    assert isinstance(probe, Unknown)
+    assert probe.reason == f"/bin/sh: {reason}"
+    assert probe.cure
+
+
+@pytest.mark.parametrize("wrong", ["program", "folder", "script"])
+async def test_what_anybody_may_change_is_not_run(make: Make, tmp_path: Path, wrong: str) -> None:
+    folder, ran = tmp_path / "folder", tmp_path / "ran"
+    folder.mkdir()
+    program = folder / "says"
+    program.write_text(f"#!/bin/sh\ntouch {ran}\necho '{document().decode()}'\n")
+    program.chmod(0o755)
+    command = ("/bin/sh", str(program)) if wrong == "script" else (str(program),)
+    source = make(*command)
+    assert await source.probe() == Quiet("exec")
+    ran.unlink()
+    (folder if wrong == "folder" else program).chmod(0o777)
+
+    probe = await source.probe()
+
+    assert isinstance(probe, Unknown)
+    assert "is world-writable: anybody may change it" in probe.reason
+    assert probe.cure.startswith("chmod o-w ")
+    assert not ran.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+async def test_a_strangers_program_is_not_run_by_root(make: Make, tmp_path: Path) -> None:
+    program = tmp_path / "says"
+    program.write_text(f"#!/bin/sh\necho '{document(entry()).decode()}'\n")
+    program.chmod(0o755)
+    os.chown(program, 12345, -1)
+
+    probe = await make(str(program)).probe()
+
+    assert isinstance(probe, Unknown)
+    assert f"{program} belongs to user 12345, not to root" in probe.reason
 
 
 async def test_no_descriptor_is_left_open(make: Make) -> None:

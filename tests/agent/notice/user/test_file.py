@@ -40,6 +40,7 @@ def put_right(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         path.rmdir()
     path.parent.mkdir(exist_ok=True)
+    os.chown(path.parent, os.geteuid(), -1)
     path.parent.chmod(0o755)
     put(path)
 
@@ -96,6 +97,17 @@ def somebody_elses(path: Path) -> None:
     os.chown(path, 12345, -1)
 
 
+def folder_of_a_stranger(path: Path) -> None:
+    path.write_bytes(document(entry()))
+    os.chown(path.parent, 12345, -1)
+
+
+def open_to_a_group(path: Path) -> None:
+    path.write_bytes(document(entry()))
+    os.chown(path, -1, 12345)
+    path.chmod(0o664)
+
+
 def no_folder(path: Path) -> None:
     shutil.rmtree(path.parent)
 
@@ -123,15 +135,27 @@ FAULTS = [
     pytest.param(write(b"[]"), "expected an object", id="foreign"),
     pytest.param(write(document({})), "notices[0].id: expected", id="field"),
     pytest.param(write(b"x" * 100_000), "at most 65536 bytes", id="too-large"),
-    pytest.param(open_to_all, "it is world-writable: anyone could empty", id="world-writable"),
-    pytest.param(folder_open_to_all, "its folder is world-writable", id="folder world-writable"),
+    pytest.param(open_to_all, "notice.json is world-writable", id="world-writable"),
+    pytest.param(folder_open_to_all, " is world-writable: anybody", id="folder world-writable"),
+    pytest.param(
+        folder_of_a_stranger,
+        "belongs to user 12345",
+        id="a stranger's folder",
+        marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away"),
+    ),
+    pytest.param(
+        open_to_a_group,
+        "notice.json may be changed by group 12345",
+        id="group-writable",
+        marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away"),
+    ),
     pytest.param(fifo, "it is no regular file", id="fifo"),
     pytest.param(folder, "it is no regular file", id="folder"),
     pytest.param(loop, "Too many levels of symbolic links", id="symlink loop"),
     pytest.param(no_folder, "its folder does not exist", id="no folder"),
     pytest.param(
         somebody_elses,
-        "it belongs to user 12345",
+        "notice.json belongs to user 12345",
         id="somebody else's",
         marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away"),
     ),
