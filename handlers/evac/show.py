@@ -34,6 +34,7 @@ def render_status(status: Mapping[str, Any]) -> str:
     if status.get("risk"):
         parts.append(f"risk     {_risk(status['risk'])}")
     parts += [f"source   {_source(source)}" for source in status.get("sources", ())]
+    parts += [f"notice   {_notice(notice)}" for notice in status.get("notices", ())]
     if (http := status.get("http")) and http["reason"]:
         parts.append(f"http     NOT SERVED: {http['reason']}")
     workloads = sorted(
@@ -73,6 +74,21 @@ def _source(source: Mapping[str, Any]) -> str:
         return f"{source['source']}  answers{note}"
     cure = f"; {source['cure']}" if source["cure"] else ""
     return f"{source['source']}  NO ANSWER for {source['seconds']:.0f} s: {source['reason']}{cure}"
+
+
+def _notice(notice: Mapping[str, Any]) -> str:
+    """What was announced, and what follows from it."""
+    left, starts = notice["seconds_left"], notice["starts_in"]
+    when = "at a time not told" if left is None else f"in {seconds(max(left, 0.0))}"
+    if left is not None and left < 0:
+        when = f"{seconds(-left)} ago"
+    if starts is None:
+        what = "only advice"
+    elif starts == 0:
+        what = "the order runs"
+    else:
+        what = f"the order starts in {seconds(starts)}"
+    return f"{notice['source']} {notice['kind']}, {notice['confidence']}, {when}; {what}"
 
 
 def _workload(one: Mapping[str, Any]) -> tuple[str, ...]:

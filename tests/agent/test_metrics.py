@@ -15,12 +15,26 @@ from evacd.report.metrics import MOST_KINDS, Metrics
 STATUS: Mapping[str, Any] = {
     "version": "1.2.3",
     "order": {"seconds_left": 12.5},
-    "outcomes": [{"kept": True}, {"kept": True}, {"kept": False}],
+    "notices": [
+        {"confidence": "planned"},
+        {"confidence": "advisory"},
+        {"confidence": "planned"},
+    ],
+    "outcomes": [
+        {"unit": "u/a", "kept": True},
+        {"unit": "u/b", "kept": True},
+        {"unit": "u/c", "kept": False},
+    ],
     "sources": [{"source": "aws/spot", "unknowns": 3}],
     "lanes": [{"store": "s3://key:secret@bucket/p?token=secret", "bytes_per_second": 1e9}],
     "workloads": [
-        {"alive": True, "job": "secret-job", "slots": [{"state": "complete"}, {"state": "free"}]},
-        {"alive": False, "job": "secret-job", "slots": [{"state": "complete"}]},
+        {
+            "alive": True,
+            "unit": "u/a",
+            "job": "secret-job",
+            "slots": [{"state": "complete"}, {"state": "free"}],
+        },
+        {"alive": False, "unit": "u/d", "job": "secret-job", "slots": [{"state": "complete"}]},
     ],
     "memory": {"budget": 1000, "used": 400},
 }
@@ -98,7 +112,11 @@ def test_the_state_is_read_at_the_moment_it_is_asked_for() -> None:
     assert seen("evac_order_active") == 1
     assert seen("evac_notice_deadline_seconds") == 12.5
     assert seen("evac_probe_consecutive_failures", "aws/spot") == 3
-    assert (seen("evac_units", "kept"), seen("evac_units", "lost")) == (2, 1)
+    items = {state: seen("evac_flush_items", state) for state in ("waiting", "kept", "lost")}
+    assert items == {"waiting": 1, "kept": 2, "lost": 1}
+    assert seen("evac_notices_standing", "planned") == 2
+    assert seen("evac_notices_standing", "advisory") == 1
+    assert seen("evac_notices_standing", "certain") == 0
     assert seen("evac_workloads") == 1
     assert seen("evac_slots", "complete") == 2
     assert seen("evac_slots", "writing") == 0
@@ -112,6 +130,31 @@ def test_without_an_order_there_is_no_deadline_and_not_a_false_one() -> None:
 
     assert seen("evac_order_active") == 0
     assert seen("evac_notice_deadline_seconds") is None
+
+
+def test_how_long_before_their_time_notices_are_seen_is_measured_and_late_ones_are_counted() -> (
+    None
+):
+    metrics = Metrics(lambda: CALM)
+    for deadline, seen_at, confidence in (
+        (130.0, 100.0, Confidence.CERTAIN),
+        (100.0, 100.0, Confidence.STARTED),  # its date was past: the deadline is now
+        (None, 100.0, Confidence.CERTAIN),  # no time to measure by
+        (130.0, 100.0, Confidence.ADVISORY),  # nothing happens then
+    ):
+        metrics.noticed(Notice("azure", "preempt", "x", confidence, deadline, seen_at))
+
+    seen = Samples(metrics)
+    assert (seen("evac_notice_lead_seconds_count"), seen("evac_notice_lead_seconds_sum")) == (2, 30)
+    assert seen("evac_notice_lead_seconds_bucket", "0.0") == 1
+    assert seen("evac_notice_lead_seconds_bucket", "30.0") == 2
+    assert seen("evac_notices_late_total", "azure") == 1
+
+
+def test_without_an_order_no_job_waits_to_be_flushed() -> None:
+    calm = {**CALM, "workloads": [{"unit": "u/a", "alive": True, "slots": []}]}
+
+    assert Samples(Metrics(lambda: calm))("evac_flush_items", "waiting") == 0
 
 
 def test_neither_jobs_nor_secrets_nor_ids_become_labels() -> None:

@@ -55,6 +55,32 @@ def test_a_source_is_shown_with_what_is_wrong_and_what_to_do() -> None:
     assert "source   gcp/stop  NO ANSWER for 7 s: HTTP 503; wait" in lines
 
 
+def test_what_was_announced_is_shown_with_when_and_what_follows() -> None:
+    notice = {
+        "source": "aws/maintenance",
+        "kind": "system-reboot",
+        "confidence": "planned",
+        "seconds_left": 11_100.0,
+        "starts_in": 7_200.0,
+    }
+    advice = {**notice, "source": "aws/rebalance", "kind": "rebalance", "confidence": "advisory"}
+    going = {**notice, "source": "aws/spot", "kind": "terminate", "confidence": "certain"}
+    lines = shown(
+        notices=[
+            {**going, "seconds_left": -5.0, "starts_in": 0.0},
+            notice,
+            {**advice, "seconds_left": None, "starts_in": None},
+        ]
+    )
+
+    assert [line for line in lines if line.startswith("notice")] == [
+        "notice   aws/spot terminate, certain, 5.0 s ago; the order runs",
+        "notice   aws/maintenance system-reboot, planned, in 3 h 05 min;"
+        " the order starts in 2 h 00 min",
+        "notice   aws/rebalance rebalance, advisory, at a time not told; only advice",
+    ]
+
+
 def test_pages_are_mentioned_only_where_they_are_missing() -> None:
     assert "http     NOT SERVED: port 1: in use" in shown(
         http={"url": "", "reason": "port 1: in use"}

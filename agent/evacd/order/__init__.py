@@ -15,6 +15,7 @@ from evacd.order.machine import (
     Waiting,
     Withdrawn,
 )
+from evacd.order.standing import Standing, shown
 from evacd.order.table import NEXT, Event, State
 
 __all__ = [
@@ -24,9 +25,11 @@ __all__ = [
     "Event",
     "Given",
     "Machine",
+    "Standing",
     "State",
     "StoodDown",
     "Transition",
     "Waiting",
     "Withdrawn",
+    "shown",
 ]

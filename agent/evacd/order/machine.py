@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from evacd.facts import Cancelled, Confidence, Notice, Noticed, Order, Probe
+from evacd.order.standing import Standing
 from evacd.order.table import NEXT, Event, State
 
 # --- what comes out ---------------------------------------------------------------------
@@ -111,9 +112,38 @@ class Machine:
         return self._order
 
     @property
+    def leaving(self) -> tuple[Notice, ...]:
+        """What carries the running order, each at its worst."""
+        return tuple(
+            replace(each.notice, confidence=each.confidence, deadline=each.deadline)
+            for each in self._leaving()
+        )
+
+    @property
     def state(self) -> State:
         """Where the node is: `State.LEAVING` exactly while an order runs."""
         return max((each.state for each in self._standing.values()), default=State.CALM)
+
+    @property
+    def carrier(self) -> Notice | None:
+        """The notice that set the running order's deadline; None without an order."""
+        if self._order is None:
+            return None
+        return min(self._leaving(), key=lambda each: each.deadline).notice
+
+    def standing(self) -> tuple[Standing, ...]:
+        """All that was announced and not taken back, whatever it started."""
+        return tuple(self._seen(each) for each in self._standing.values())
+
+    def _seen(self, each: _Standing) -> Standing:
+        waits = each.deadline - self._need if each.state is State.WAITING else None
+        return Standing(
+            each.notice,
+            each.confidence,
+            each.notice.deadline if each.deadline == _NEVER else each.deadline,
+            # What leaves has started already, whenever that was.
+            -_NEVER if each.state is State.LEAVING else waits,
+        )
 
     def feed(self, probe: Probe, *, now: float) -> tuple[Transition, ...]:
         """Take in one answer of one source."""

@@ -21,13 +21,14 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
 from evacd.config import without_secrets
-from evacd.facts import Cancelled, Notice, Noticed, Probe, Quiet, Unknown
+from evacd.facts import Cancelled, Confidence, Notice, Noticed, Probe, Quiet, Unknown
 from evacd.report.at_risk import of_risk
 from evacd.workloads.job import SlotState
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 MOST_KINDS = 32
 _OUTCOMES = {Quiet: "quiet", Noticed: "notice", Cancelled: "cancelled", Unknown: "unknown"}
+_LEAD_SECONDS = (0, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 86400, 604800)
 _FLUSH_SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600)
 # Events of the path, as the report names them: which counter, and the result.
 _BESIDE = {
@@ -54,6 +55,18 @@ class Metrics:
         self._kinds: set[str] = set()
         self._notices = self._counter(
             "evac_notices", "Notices heard, each once.", "source", "kind", "confidence"
+        )
+        self._lead = Histogram(
+            "evac_notice_lead_seconds",
+            "Seconds from the first sight of a notice with a usable time to that time, each"
+            " notice once; 0 for one that was seen no earlier.",
+            buckets=_LEAD_SECONDS,
+            registry=self._registry,
+        )
+        self._late = self._counter(
+            "evac_notices_late",
+            "Notices that were seen when their time had come already, each once.",
+            "source",
         )
         self._probes = self._counter(
             "evac_probe_requests", "Answers of notice sources.", "source", "outcome"
@@ -98,6 +111,13 @@ class Metrics:
             kind = "other"
         self._kinds.add(kind)
         self._notices.labels(notice.source, kind, notice.confidence.word).inc()
+        if notice.deadline is None or notice.confidence is Confidence.ADVISORY:
+            return
+        # A date in the past is a deadline of now by the time it gets here.
+        lead = notice.deadline - notice.seen
+        self._lead.observe(max(0.0, lead))
+        if lead <= 0:
+            self._late.labels(notice.source).inc()
 
     def crashed(self, source: str) -> None:
         """A source's code failed."""
@@ -142,6 +162,13 @@ class _Shown(Collector):
             "Seconds left to the running order's deadline, negative past it; absent without one.",
             left,
         )
+        standing = Tally(each["confidence"] for each in status.get("notices", ()))
+        yield _gauge(
+            "evac_notices_standing",
+            "Notices that were announced and not taken back, by how sure they are.",
+            {(each.word,): standing[each.word] for each in Confidence},
+            "confidence",
+        )
         yield _gauge(
             "evac_probe_consecutive_failures",
             "Answers in a row of a notice source that meant nothing.",
@@ -163,14 +190,17 @@ class _Shown(Collector):
 
 
 def _of_workloads(status: Mapping[str, Any]) -> Iterator[Metric]:
-    outcomes = Tally("kept" if one["kept"] else "lost" for one in status.get("outcomes", ()))
-    yield _gauge(
-        "evac_units",
-        "Jobs under the running order, by what became of them.",
-        {(word,): outcomes[word] for word in ("kept", "lost")},
-        "outcome",
-    )
     workloads = status["workloads"]
+    items = {one["unit"]: "kept" if one["kept"] else "lost" for one in status.get("outcomes", ())}
+    if status.get("order"):
+        items = {one["unit"]: "waiting" for one in workloads} | items
+    states = Tally(items.values())
+    yield _gauge(
+        "evac_flush_items",
+        "Jobs under the running order, by what became of them so far.",
+        {(word,): states[word] for word in ("waiting", "kept", "lost")},
+        "state",
+    )
     alive = sum(bool(one["alive"]) for one in workloads)
     yield _gauge("evac_workloads", "Workloads on board.", {(): alive})
     slots = Tally(slot["state"] for one in workloads for slot in one["slots"])
