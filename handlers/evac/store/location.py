@@ -7,11 +7,36 @@ store comes from the environment or from the machine's own identity.
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from evac.errors import ConfigError
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,221}")
+_ADDRESS = re.compile(r"[0-9]{1,3}(\.[0-9]{1,3}){3}")
+# What a bucket or container can be called at all, by scheme; dots part a name's labels.
+# docs.aws.amazon.com/AmazonS3/latest/userguide/bucketnamingrules.html,
+# docs.cloud.google.com/storage/docs/buckets ("Bucket names"),
+# learn.microsoft.com/en-us/rest/api/storageservices/naming-and-referencing-containers--blobs--and-metadata.
+_LABELS: Mapping[str, tuple[re.Pattern[str], int, str]] = MappingProxyType(
+    {
+        "s3": (
+            re.compile(r"[a-z0-9-]+(\.[a-z0-9-]+)*"),
+            63,
+            "a bucket's name: 3 to 63 of a-z, 0-9, - and single dots",
+        ),
+        "gs": (
+            re.compile(r"[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*"),
+            222,
+            "a bucket's name: 3 to 63 of a-z, 0-9, - and _, or several such with dots between",
+        ),
+        "az": (
+            re.compile(r"[a-z0-9]+(-[a-z0-9]+)*"),
+            63,
+            "a container's name: 3 to 63 of a-z, 0-9 and single -",
+        ),
+    }
+)
 # No user:password@, no query: an endpoint is a host, and for Azurite a first path component.
 _ENDPOINT = re.compile(
     r"https?://[A-Za-z0-9._-]+(\[[0-9a-f:]+\])?(:[0-9]{1,5})?(/[A-Za-z0-9._-]+)*/?"
@@ -60,6 +85,8 @@ def parse(url: str, *, options: Collection[str]) -> Location:
         raise ConfigError("store", shown, "no user and no password in a URL: use the environment")
     if not _BUCKET.fullmatch(split.netloc) or split.fragment:
         raise ConfigError("store", shown, f"{split.scheme}://bucket/prefix")
+    if wrong := _impossible(split.scheme, split.netloc):
+        raise ConfigError("store", shown, wrong)
     prefix = unquote(split.path).strip("/")
     if prefix and any(part in ("", ".", "..") for part in prefix.split("/")):
         raise ConfigError("store", shown, "a prefix of plain names joined by single slashes")
@@ -82,3 +109,11 @@ def parse(url: str, *, options: Collection[str]) -> Location:
         if name == "connections" and not (value.isdecimal() and 1 <= int(value) <= 64):
             raise ConfigError("store", f"{shown}?connections=", "a number from 1 to 64")
     return Location(split.scheme, split.netloc, prefix, given)
+
+
+def _impossible(scheme: str, name: str) -> str:
+    """What a name should be where no bucket can have it; "" where one can."""
+    pattern, most, expected = _LABELS[scheme]
+    ends = name[0].isalnum() and name[-1].isalnum()
+    fits = ends and 3 <= len(name) <= most and pattern.fullmatch(name) is not None
+    return "" if fits and not _ADDRESS.fullmatch(name) else f"{expected}; no - or _ at its ends"

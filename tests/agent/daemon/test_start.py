@@ -20,7 +20,8 @@ def refused(node: Node, *flags: str) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.mark.parametrize(
-    "url", ["ftp://host/folder", "s3://bucket/../a", "gs://bucket/a?key=hunter2"]
+    "url",
+    ["ftp://host/folder", "s3://bucket/../a", "gs://bucket/a?key=hunter2", "s3://My_Bucket/a"],
 )
 def test_a_store_that_cannot_be_used_is_refused_before_anything_starts(
     node: Node, url: str
