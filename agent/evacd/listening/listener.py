@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 _FIND_AGAIN_SECONDS = 30.0
+_ACKNOWLEDGE_AGAIN_SECONDS = 1.0
 _BUG = "this is a bug in evac: please report it with the log; the other sources go on"
 
 
@@ -71,6 +72,8 @@ class Listener:
         self._find_again = find_again_seconds
         self._opened = AsyncExitStack()
         self._acknowledged: set[str] = set()
+        # Why Azure was not told of a notice, and from when on it is tried again.
+        self._unacknowledged: dict[str, tuple[str, float]] = {}
         self._independent: tuple[Source, ...] = ()
         self._looked = False
         self.found = Found("", "not found out yet", final=False)
@@ -204,10 +207,16 @@ class Listener:
         if self.azure is None or not self._config.azure.acknowledge or not all_saved:
             return
         for notice in self._ears.standing("azure"):
-            if notice.id in self._acknowledged:
+            before, again = self._unacknowledged.get(notice.id, ("", 0.0))
+            if notice.id in self._acknowledged or self._clock.monotonic() < again:
                 continue
-            self._acknowledged.add(notice.id)
             if why := await self.azure.acknowledge(notice.id):
+                # A service that is busy now may take it yet; who reads is told once.
+                again = self._clock.monotonic() + _ACKNOWLEDGE_AGAIN_SECONDS
+                self._unacknowledged[notice.id] = why, again
+                if why == before:
+                    continue
                 log.warning("notice.unacknowledged", id=notice.id, reason=why)
             else:
+                self._acknowledged.add(notice.id)
                 log.info("notice.acknowledged", id=notice.id)

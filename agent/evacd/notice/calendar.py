@@ -2,6 +2,12 @@
 
 EC2 tells it by EventBridge only, and begins to end a block's instances 30 minutes before it:
 docs.aws.amazon.com/AWSEC2/latest/UserGuide, "Monitor Capacity Blocks".
+
+The date is turned into a deadline once, at the first look, and stays on the monotonic clock:
+a step of the wall clock, however it lasts, neither empties the node early nor gives it time.
+So that clock has to be right when the daemon begins, and another end, or a clock that was put
+right by more than a few seconds, needs a restart. Turned down: to follow a clock that was
+slow and is put right. Nothing tells that from one that is put wrong.
 """
 
 import math
@@ -41,7 +47,7 @@ class CalendarSource:
             early_seconds: The machine goes so long before *end*; >= 0.
             kind: The notice's word for it.
             boot: Kernel boot id.
-            period: Seconds between two looks at the clock.
+            period: Seconds between two times that it is told.
 
         Raises:
             ValueError: *end* has no time zone, or a number is out of range.
@@ -73,21 +79,19 @@ class CalendarSource:
             # It should be gone; an order at each start of the daemon would help nobody.
             reason = f"the end {self._end.isoformat()} has passed, and the machine runs"
             return (Unknown(self.name, reason, "correct the end or the clock, or remove it"),)
-        # Nothing but our own clock tells this date. Where that was slow and is put right, less
-        # time is left than first thought; it never becomes more.
         deadline = when.deadline(self._end - self._early, sight=sight, most=None).deadline
-        probes = self._standing.hear([self._said(deadline, sight.utc)], now=sight.monotonic)
+        probes = self._standing.hear([self._said(deadline)], now=sight.monotonic)
         self._stands = True
         return probes
 
-    def _said(self, deadline: float | None, utc: datetime) -> Said:
+    def _said(self, deadline: float | None) -> Said:
         return Said(
             id=self._id,
             kind=self._kind,
             confidence=Confidence.PLANNED,
             deadline=deadline,
-            # Never the same: it is reckoned anew at each look.
-            dated=utc.isoformat(),
+            # Always the same, so that the first reckoning holds.
+            dated=self._end.isoformat(),
             detail=f"ends {self._early.total_seconds():.0f} s before {self._end.isoformat()}",
             gone="",
         )

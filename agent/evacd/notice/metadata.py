@@ -20,6 +20,8 @@ import aiohttp
 from evac.errors import ConfigError
 
 BODY_LIMIT = 64 * 1024
+# Characters; no header that means anything here is longer.
+HEADER_LIMIT = 200
 
 _UNREACHABLE = (
     "is this a VM of that cloud? in a container use hostNetwork: true; "
@@ -35,7 +37,8 @@ class Answer:
     Attributes:
         body: Decoded from UTF-8; at most 64 KiB on the wire.
         etag: "" where there is none, or none that could be sent back.
-        headers: By lower-case name; the last one where a name repeats.
+        headers: By lower-case name; the last one where a name repeats. Their values are for
+            logs, status and people as they are: printable, and no longer than `HEADER_LIMIT`.
     """
 
     status: int
@@ -197,11 +200,13 @@ class MetadataClient:
                 f"no answer within {read:g} s", "it may be busy; asked again", timed_out=True
             )
         except aiohttp.ClientSSLError as error:
-            return Failed(f"no TLS connection: {error}"[:200], "is its certificate trusted here?")
+            return Failed(
+                f"no TLS connection: {_shown(str(error))}", "is its certificate trusted here?"
+            )
         except aiohttp.ClientConnectorError as error:
             number = error.os_error.errno
             why = os.strerror(number) if number and number > 0 else str(error.os_error)
-            return Failed(f"no connection: {why}", _UNREACHABLE)
+            return Failed(f"no connection: {_shown(why)}", _UNREACHABLE)
         except UnicodeDecodeError:
             return Failed("the body is not text", _IN_BETWEEN)
         except aiohttp.ClientResponseError:
@@ -232,8 +237,13 @@ def _answer(response: aiohttp.ClientResponse, raw: bytes) -> Answer:
         # An error's page is for people; only what is taken as a value has to be text.
         body=raw.decode("utf-8", "strict" if response.status == 200 else "replace"),
         etag=etag if etag.isascii() and etag.isprintable() else "",
-        headers=MappingProxyType({k.lower(): v for k, v in response.headers.items()}),
+        headers=MappingProxyType({k.lower(): _shown(v) for k, v in response.headers.items()}),
     )
+
+
+def _shown(value: str) -> str:
+    """A header's value for people: raw bytes come as lone surrogates, which nothing can write."""
+    return "".join(c if c.isprintable() else "?" for c in value[:HEADER_LIMIT])
 
 
 def _is_html(answer: Answer) -> bool:

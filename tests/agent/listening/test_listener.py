@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 from aiohttp.test_utils import TestServer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -295,3 +296,40 @@ async def test_azure_is_told_to_go_ahead_once_and_only_where_that_is_wanted_and_
             asked = [seen for seen in metadata.requests if seen.method == "POST"]
             assert len(asked) == posts
             metadata.actions["clear"]()
+
+
+@pytest.mark.parametrize("wrong", [503, 429, None], ids=["503", "429", "no answer"])
+async def test_azure_is_told_again_where_it_did_not_take_it_and_who_reads_is_told_once(
+    wrong: int | None,
+) -> None:
+    metadata = AzureMetadata(rate=None)
+    refused = 0
+
+    async def refuse(request: web.Request) -> web.StreamResponse | None:
+        nonlocal refused
+        if request.method != "POST" or refused == 2:
+            return None
+        refused += 1
+        if wrong is None and request.transport is not None:
+            request.transport.abort()
+        return web.Response(status=wrong or 503)
+
+    async with TestServer(metadata.app) as server:
+        url = str(server.make_url("")).rstrip("/")
+        asked = {**ALONE, "notice.cloud": "azure", "notice.metadata_url": url}
+        async with listening(given={**asked, "azure.acknowledge": True}) as scene:
+            metadata.actions["preempt"]()
+            await scene.node.until_heard("azure", Noticed)
+            metadata.fault = refuse
+            with capture_logs() as logs:
+                async with asyncio.timeout(LIMIT):
+                    while not any(log["event"] == "notice.acknowledged" for log in logs):
+                        await scene.listener.let_go(all_saved=True)
+                        await asyncio.sleep(0.01)
+
+    assert refused == 2
+    told = [log["event"] for log in logs if log["event"].startswith("notice.")]
+    assert [each for each in told if "acknowledged" in each] == [
+        "notice.unacknowledged",
+        "notice.acknowledged",
+    ]

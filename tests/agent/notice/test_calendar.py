@@ -58,16 +58,32 @@ async def test_repeats_are_one_notice() -> None:
     assert len(probes) == 1
 
 
-@pytest.mark.parametrize(("step", "deadline"), [(600.0, 5800.0), (-600.0, 6400.0), (0.9, 6400.0)])
-async def test_a_clock_put_right_takes_time_away_and_gives_none(
-    step: float, deadline: float
-) -> None:
+@pytest.mark.parametrize("step", [600.0, -600.0, 0.9, 86_400.0])
+async def test_a_step_of_the_wall_clock_moves_nothing_however_long_it_lasts(step: float) -> None:
+    clock, machine = Clocks(), Machine(lambda: "order-1")
+    source = ends(clock, hours=2)
+    first = noticed(await source.probe())
+    machine.feed(first, now=clock.now)
+    clock.ahead = step
+    for _ in range(100):
+        clock.now += 5.0
+        assert await source.probe() == first
+        assert machine.feed(first, now=clock.now) == ()
+        assert machine.tick(now=clock.now, need=100.0) == ()
+
+    assert first.notice.deadline == 6400.0
+    (given,) = machine.tick(now=6300.0, need=100.0)
+    assert isinstance(given, Given)
+    assert given.order.deadline == 6400.0
+
+
+async def test_a_step_back_and_forth_leaves_the_deadline_where_it_was() -> None:
     clock = Clocks()
     source = ends(clock, hours=2)
-    await source.probe()
-    clock.ahead = step
-
-    assert noticed(await source.probe()).notice.deadline == deadline
+    first = await source.probe()
+    for step in (600.0, 0.0, -600.0, 0.0):
+        clock.ahead = step
+        assert await source.probe() == first
 
 
 async def test_within_the_early_time_the_deadline_is_now() -> None:

@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 import aiohttp
 import pytest
+from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from evacd.clock import Clock
@@ -24,7 +25,7 @@ from evacd.notice.simulate.azure import MACHINE, AzureMetadata
 from evacd.notice.simulate.cloud import Cloud
 from evacd.notice.simulate.faults import Faults, parse
 from evacd.notice.simulate.gcp import GcpMetadata
-from tests.agent.notice.hearing import MovedClock, watching
+from tests.agent.notice.hearing import MovedClock, raw_server, saying, watching
 
 PATIENT = Limits(connect=10.0, read=10.0)
 # Where silence is the point; an answer that is true but late is waited for all the same.
@@ -276,6 +277,24 @@ def azure_in_a_day(cloud: Cloud) -> None:
     cloud.schedule("Preempt", seconds=86_400.0)
 
 
+def azure_scheduled(type: str, date: str) -> Callable[[Cloud], None]:
+    """One that has not started, with whatever stands for its date."""
+    event = {"EventId": "1", "EventType": type, "EventStatus": "Scheduled", "NotBefore": date}
+    document = {"DocumentIncarnation": 2, "Events": [{**event, "Resources": [MACHINE]}]}
+
+    async def say(request: web.Request) -> web.StreamResponse | None:
+        return web.json_response(document) if "scheduledevents" in request.path else None
+
+    def announce(cloud: Cloud) -> None:
+        cloud.fault = say
+
+    return announce
+
+
+# Seconds; of a preemption, what is assumed for it.
+AZURE_LEAST = {"Preempt": 10.0, "Terminate": 300.0, "Redeploy": 600.0, "Reboot": 900.0}
+
+
 def azure_moves(cloud: Cloud) -> None:
     assert isinstance(cloud, AzureMetadata)
     for event in cloud.events:
@@ -313,6 +332,14 @@ ODD = (
     Odd("azure", "+24h", azure_in_a_day, seconds=10.0),
     Odd("azure", "moving", act("preempt"), seconds=10.0, again=azure_moves),
     Odd("azure", "blank", act("preempt", "start"), seconds=0.0),
+    *(
+        Odd("azure", f"blank-{type.lower()}", azure_scheduled(type, ""), seconds=0.0)
+        for type in ("Preempt", "Terminate", "Redeploy", "Reboot")
+    ),
+    *(
+        Odd("azure", f"garbled-{type.lower()}", azure_scheduled(type, "soon"), seconds=seconds)
+        for type, seconds in AZURE_LEAST.items()
+    ),
     Odd("azure", "unknown-word", act("unknown")),
     Odd("azure", "other-vm", act("other-vm"), first=Quiet),
 )
@@ -351,6 +378,28 @@ async def test_what_is_announced_oddly_is_one_notice_whose_deadline_never_grows(
     assert left[0] == pytest.approx(odd.seconds, abs=COARSE)
     assert left[0] >= 0
     assert left == sorted(left, reverse=True)
+
+
+# --- what is told of an answer is for people --------------------------------------------
+
+
+@pytest.mark.parametrize("row", [pytest.param(row, id=row.source) for row in ROWS])
+async def test_what_stands_in_a_header_can_be_written_wherever_it_is_told(
+    session: aiohttp.ClientSession, record_property: Record, row: Row
+) -> None:
+    record_property("matrix", (row.source, "raw-location"))
+    raw = b"Location: http://\xff\xfe\x1b[31m" + b"x" * 4000 + b"\r\n"
+    talk = b"HTTP/1.1 302 No\r\n" + raw + b"Content-Length: 0\r\n\r\n"
+    async with raw_server(saying(talk)) as url:
+        opened = OPEN[row.cloud](session, url, MovedClock(), PATIENT)
+        (source,) = [source for source in opened if source.name == row.source]
+        probe = await source.probe()
+
+    assert isinstance(probe, Unknown)
+    assert "redirect" in probe.reason
+    assert probe.reason.isprintable()
+    assert len(probe.reason) <= 200
+    assert probe.reason.encode()
 
 
 # --- nobody there -----------------------------------------------------------------------

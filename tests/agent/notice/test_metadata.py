@@ -10,6 +10,7 @@ from aiohttp.test_utils import TestServer
 from evac.errors import ConfigError
 from evacd.notice.metadata import (
     BODY_LIMIT,
+    HEADER_LIMIT,
     Answer,
     Failed,
     Limits,
@@ -81,6 +82,23 @@ async def test_an_etag_that_cannot_be_sent_back_is_none(session: aiohttp.ClientS
 
     assert isinstance(answer, Answer)
     assert answer.etag == ""
+
+
+async def test_headers_are_printable_and_short(session: aiohttp.ClientSession) -> None:
+    async with raw_server(
+        saying(
+            b"HTTP/1.1 200 OK\r\nX-Raw: a\xff\xfeb\x1b"
+            + b"x" * 5000
+            + b"\r\nContent-Length: 0\r\n\r\n"
+        )
+    ) as url:
+        answer = await MetadataClient(session, url, limits=QUICK).ask("/key")
+
+    if isinstance(answer, Answer):
+        assert answer.headers["x-raw"].startswith("a??b")
+    for value in answer.headers.values() if isinstance(answer, Answer) else [answer.reason]:
+        assert value.isprintable()
+        assert len(value) <= HEADER_LIMIT
 
 
 async def test_a_compressed_body_is_not_unpacked(session: aiohttp.ClientSession) -> None:

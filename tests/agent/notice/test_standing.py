@@ -1,5 +1,7 @@
 """The notices of a source that stand: laws over any sequence of answers."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -123,3 +125,33 @@ def test_one_id_twice_in_an_answer_is_one_notice_at_its_worst(order: int) -> Non
 
     assert isinstance(last, Noticed)
     assert (last.notice.confidence, last.notice.deadline) == (Confidence.STARTED, 1.0)
+
+
+def lingering(seconds: float = 60.0) -> Said:
+    return replace(said(confidence=Confidence.STARTED), linger=seconds)
+
+
+def test_what_lingers_stands_on_and_is_then_cancelled_once() -> None:
+    standing = Standing("azure")
+    first = standing.hear([lingering()], now=5.0)
+
+    assert standing.hear([], now=100.0) == first
+    assert standing.hear([], now=159.0) == first
+    assert standing.hear([], now=160.0) == (Cancelled("azure", "1", "gone"),)
+    assert standing.hear([], now=161.0) == (Quiet("azure"),)
+
+
+def test_what_comes_back_begins_to_linger_anew() -> None:
+    standing = Standing("azure")
+    first = standing.hear([lingering()], now=5.0)
+    standing.hear([], now=10.0)
+    standing.hear([lingering()], now=69.0)
+
+    assert standing.hear([], now=75.0) == first
+
+
+def test_what_is_said_to_be_over_does_not_linger() -> None:
+    standing = Standing("azure")
+    standing.hear([lingering()], now=5.0)
+
+    assert standing.hear([], now=6.0, over=["1"]) == (Cancelled("azure", "1", "gone"),)

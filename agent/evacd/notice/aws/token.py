@@ -32,7 +32,10 @@ DECIDED_SECONDS = 30.0
 EARLY_AGAIN_SECONDS = 5.0
 
 HOP_LIMIT = "hop limit: run with hostNetwork or raise the hop limit to 2 or more"
-_IMDS_OFF = "IMDS is off or a proxy adds X-Forwarded-For"
+_IMDS_OFF = (
+    "switch IMDS on (aws ec2 modify-instance-metadata-options --http-endpoint enabled), "
+    "or take away the proxy that adds X-Forwarded-For"
+)
 _CURES = {
     400: "is this EC2's metadata service?",
     401: "its tokens are not accepted; does something in between answer for another machine?",

@@ -4,6 +4,14 @@ Source: learn.microsoft.com/azure/virtual-machines/linux/scheduled-events, "Even
 and "Event scheduling" (minimum notice by type: Freeze and Reboot 15 min, Redeploy 10 min,
 Preempt 30 s at best, Terminate 5 to 15 min as its user chose). That spot machines are in
 practice often gone in less than 10 s: Azure/karpenter-provider-azure#1769.
+
+An event that has started and is no longer listed was not called off: what has started can no
+longer be, and Azure drops an event when it is done with it, which may be just before the
+machine goes. So it stands on for `LINGER_SECONDS`, in which whoever has nothing safe still
+gets a turn. A machine that runs on after that has outlived it, and the order is withdrawn.
+
+A blank date of a scheduled event is taken for now, as "it is about to start" is written in no
+other way; one that cannot be read, for the shortest notice of its type.
 """
 
 from collections.abc import Mapping
@@ -16,6 +24,7 @@ from evacd.notice.standing import Said
 from evacd.notice.when import Sight, deadline
 
 PREEMPT_SECONDS = 30.0
+LINGER_SECONDS = 60.0
 
 _OVER = frozenset({"completed", "canceled", "cancelled"})
 
@@ -88,8 +97,9 @@ def meaning(event: Event, *, sight: Sight, preempt_assume_seconds: float) -> Sai
         when = deadline(date(event.not_before), sight=sight, most=kind.most)
         at, suspect = when.deadline, when.suspect
         if date(event.not_before) is None and confidence > Confidence.ADVISORY:
-            # Whoever gives no readable date gives no more than the shortest notice.
-            at = sight.monotonic + kind.least
+            # Whoever gives no readable date gives no more than the shortest notice, and whoever
+            # gives none at all does not promise even that.
+            at = sight.monotonic + (kind.least if event.not_before.strip() else 0.0)
         if kind.name == "preempt":
             planned = sight.monotonic + min(preempt_assume_seconds, PREEMPT_SECONDS)
             at = planned if at is None else min(at, planned)
@@ -103,6 +113,7 @@ def meaning(event: Event, *, sight: Sight, preempt_assume_seconds: float) -> Sai
         dated=f"{event.status.casefold()} {event.not_before}",
         detail=_detail(event, suspect),
         gone="the event is over" if is_started(event) else "the event is no longer announced",
+        linger=LINGER_SECONDS if confidence is Confidence.STARTED else 0.0,
     )
 
 

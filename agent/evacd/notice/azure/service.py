@@ -30,7 +30,8 @@ _CURES = {
     400: "this service does not know the api-version, or something in between drops headers",
     401: "something in between wants credentials; reach the metadata service directly",
     403: "a firewall or something in between refuses; reach the metadata service directly",
-    404: _UPDATES,
+    404: _UPDATES + "; if it stays so for minutes, set azure.api_version to one that it knows, "
+    "or find what answers in its place",
     410: _UPDATES + ", it takes up to 70 s",
     429: "this machine asks more than 5 times a second; poll less often, or find who else asks",
 }

@@ -17,6 +17,10 @@ from evacd.notice.when import Sight, skew
 WARMING = "warming up (first call enables the service)"
 # The first call takes up to two minutes.
 WARM_UP_SECONDS = 130.0
+_SILENT = (
+    "in a container run with hostNetwork: true; let no firewall, network policy or proxy "
+    "stand between this machine and 169.254.169.254"
+)
 
 
 class AzureSource:
@@ -107,7 +111,8 @@ class AzureSource:
             name = await self._service.name()
             if isinstance(name, Failed):
                 reason = f"this machine's own name is not known: {name.reason}"
-                return (Unknown(self.name, reason, name.cure or "set the name by hand"),)
+                cure = "set azure.machine to the name that events have"
+                return (Unknown(self.name, reason, "; ".join(filter(None, (cure, name.cure)))),)
             self._machine = name
         own = [event for event in document.events if self._is_own(event)]
         if document.wrong and not own:
@@ -117,7 +122,8 @@ class AzureSource:
         self._own = {event.id: event for event in own}
         sight = Sight(now, utc, skew(answer.headers.get("date"), utc=utc))
         said = [meaning(event, sight=sight, preempt_assume_seconds=self._assume) for event in own]
-        return self._standing.hear(said, now=now, whole=not document.wrong)
+        over = [event.id for event in document.events if is_over(event)]
+        return self._standing.hear(said, now=now, whole=not document.wrong, over=over)
 
     def _is_own(self, event: Event) -> bool:
         if is_over(event) or not event.concerns(self._machine):
@@ -130,6 +136,6 @@ class AzureSource:
             return Unknown(
                 self.name,
                 f"{WARMING}: {failed.reason}",
-                f"wait up to 2 min; if it stays so: {failed.cure}",
+                f"wait up to 2 min; if it stays so: {_SILENT}",
             )
-        return Unknown(self.name, failed.reason, failed.cure)
+        return Unknown(self.name, failed.reason, _SILENT if failed.timed_out else failed.cure)

@@ -121,6 +121,10 @@ def valued(source: str, answer: Answer | Failed) -> Answer | Unknown:
         to = answer.headers.get("location", "nowhere")[:80]
         reason = f"HTTP {answer.status}, a redirect to {to}"
         return Unknown(source, reason, "a proxy or captive portal answers")
+    if not from_google(answer):
+        # Whether all of its errors echo the header is written nowhere: so both cures are told.
+        cure = "; ".join(filter(None, ("is this a captive proxy?", _CURES.get(answer.status, ""))))
+        return Unknown(source, f"HTTP {answer.status} without Metadata-Flavor", cure)
     return Unknown(source, f"HTTP {answer.status}", _CURES.get(answer.status, ""))
 
 

@@ -259,7 +259,9 @@ async def test_403_says_that_imds_is_off_or_a_proxy_in_the_way(scene: Scene) -> 
     scene.faults.add(parse("status=403@api/token"))
 
     assert await failed(scene.imds()) == Failed(
-        "no token: HTTP 403", "IMDS is off or a proxy adds X-Forwarded-For"
+        "no token: HTTP 403",
+        "switch IMDS on (aws ec2 modify-instance-metadata-options --http-endpoint enabled), "
+        "or take away the proxy that adds X-Forwarded-For",
     )
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from evacd.facts import Confidence
 from evacd.notice.azure.document import Event
-from evacd.notice.azure.meaning import is_over, meaning
+from evacd.notice.azure.meaning import LINGER_SECONDS, is_over, meaning
 from evacd.notice.standing import Said
 from evacd.notice.when import Sight
 
@@ -38,16 +38,18 @@ def means(
         ("Preempt", "Scheduled", 4, "preempt", Confidence.CERTAIN, 1004.0),
         ("Preempt", "Scheduled", -9, "preempt", Confidence.CERTAIN, 1000.0),
         ("Preempt", "Scheduled", 86_400, "preempt", Confidence.CERTAIN, 1010.0),
-        ("Preempt", "Scheduled", None, "preempt", Confidence.CERTAIN, 1010.0),
+        ("Preempt", "Scheduled", None, "preempt", Confidence.CERTAIN, 1000.0),
         ("Preempt", "Started", None, "preempt", Confidence.STARTED, 1000.0),
         ("preempt", "STARTED", 30, "preempt", Confidence.STARTED, 1000.0),
         ("Preempt", "Advisory", 30, "preempt", Confidence.ADVISORY, None),
         ("Terminate", "Scheduled", 600, "terminate", Confidence.CERTAIN, 1600.0),
         ("Terminate", "Scheduled", 86_400, "terminate", Confidence.CERTAIN, 1900.0),
-        ("Terminate", "Scheduled", None, "terminate", Confidence.CERTAIN, 1300.0),
+        ("Terminate", "Scheduled", None, "terminate", Confidence.CERTAIN, 1000.0),
         ("Terminate", "Started", None, "terminate", Confidence.STARTED, 1000.0),
         ("Redeploy", "Scheduled", 7200, "redeploy", Confidence.CERTAIN, 8200.0),
-        ("Redeploy", "Scheduled", None, "redeploy", Confidence.CERTAIN, 1600.0),
+        ("Redeploy", "Scheduled", None, "redeploy", Confidence.CERTAIN, 1000.0),
+        ("Reboot", "Scheduled", None, "reboot", Confidence.PLANNED, 1000.0),
+        ("Freeze", "Scheduled", None, "freeze", Confidence.ADVISORY, None),
         ("Redeploy", "Started", None, "redeploy", Confidence.STARTED, 1000.0),
         ("Reboot", "Scheduled", 900, "reboot", Confidence.PLANNED, 1900.0),
         ("Reboot", "Scheduled", -60, "reboot", Confidence.PLANNED, 1000.0),
@@ -78,8 +80,30 @@ def test_how_soon_a_preemption_is_planned_for_is_a_setting() -> None:
     assert means("Preempt", seconds=30, assume=0.0).deadline == 1000.0
 
 
-def test_a_date_that_cannot_be_read_gives_the_shortest_notice_of_its_kind() -> None:
-    assert means("Reboot", text="next Tuesday").deadline == 1900.0
+@pytest.mark.parametrize(
+    ("type", "deadline"),
+    [("Preempt", 1010.0), ("Terminate", 1300.0), ("Redeploy", 1600.0), ("Reboot", 1900.0)],
+)
+def test_a_date_that_cannot_be_read_gives_the_shortest_notice_of_its_kind(
+    type: str, deadline: float
+) -> None:
+    assert means(type, text="next Tuesday").deadline == deadline
+
+
+@pytest.mark.parametrize("type", ["Preempt", "Terminate", "Redeploy", "Reboot"])
+@pytest.mark.parametrize("blank", ["", "  "])
+def test_a_blank_date_is_now(type: str, blank: str) -> None:
+    assert means(type, text=blank).deadline == SIGHT.monotonic
+
+
+@pytest.mark.parametrize("type", ["Preempt", "Terminate", "Redeploy", "Reboot"])
+def test_only_what_has_begun_to_take_the_machine_lingers(type: str) -> None:
+    assert means(type, "Started").linger == LINGER_SECONDS
+    assert means(type, "Scheduled", 600.0).linger == 0.0
+    assert means("Freeze", "Started").linger == 0.0
+
+
+def test_a_date_that_cannot_be_read_is_told() -> None:
     assert "no usable date" in means("Reboot", text="next Tuesday").detail
 
 

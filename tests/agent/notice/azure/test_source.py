@@ -7,8 +7,10 @@ from aiohttp import web
 
 from evacd.facts import Cancelled, Confidence, Notice, Noticed, Quiet, Unknown
 from evacd.notice.azure import AzureSource
+from evacd.notice.azure.meaning import LINGER_SECONDS
 from evacd.notice.metadata import Limits
 from evacd.notice.simulate.azure import AzureMetadata
+from evacd.order import Given, Machine, StoodDown
 from tests.agent.notice.azure.conftest import QUICK, Make
 from tests.agent.notice.hearing import MovedClock, watching
 
@@ -59,8 +61,59 @@ async def test_a_preemption_lives_from_scheduled_over_started_to_gone(
 
     assert (started.id, started.confidence) == (scheduled.id, Confidence.STARTED)
     assert (started.deadline, started.seen) == (1004.0, 1000.0)
+    assert await noticed(source) == started
+    clock.now += LINGER_SECONDS
     assert await source.probe() == Cancelled("azure", id, "the event is over")
     assert await source.probe() == Quiet("azure")
+
+
+@pytest.mark.parametrize("type", ["Preempt", "Terminate", "Redeploy", "Reboot"])
+async def test_a_started_event_that_vanishes_goes_on_being_the_order_for_a_minute(
+    source: AzureSource, azure: AzureMetadata, clock: MovedClock, type: str
+) -> None:
+    machine = Machine(lambda: "order-1")
+    id = azure.schedule(type, status="Started")
+    (given,) = machine.feed(await source.probe(), now=clock.now)
+    assert isinstance(given, Given)
+    azure.end(id)
+    for _ in range(60):
+        assert machine.feed(await source.probe(), now=clock.now) == ()
+        clock.now += 1.0
+    assert machine.order == given.order
+    (over,) = machine.feed(await source.probe(), now=clock.now)
+
+    assert over == StoodDown(given.order, "the event is over")
+
+
+async def test_a_scheduled_event_that_vanishes_stands_the_order_down_at_once(
+    source: AzureSource, azure: AzureMetadata, clock: MovedClock
+) -> None:
+    machine = Machine(lambda: "order-1")
+    id = azure.schedule("Preempt")
+    (given,) = machine.feed(await source.probe(), now=clock.now)
+    assert isinstance(given, Given)
+    azure.end(id)
+
+    assert machine.feed(await source.probe(), now=clock.now) == (
+        StoodDown(given.order, "the event is no longer announced"),
+    )
+
+
+async def test_a_started_event_that_is_said_to_be_over_is_cancelled_at_once(
+    source: AzureSource, azure: AzureMetadata
+) -> None:
+    id = azure.schedule("Preempt", status="Started")
+    await noticed(source)
+    azure.end(id)
+    listed = {"EventId": id, "EventType": "Preempt", "Resources": [azure.machine]}
+    canceled = {"DocumentIncarnation": 9, "Events": [{**listed, "EventStatus": "Canceled"}]}
+
+    async def say(_: web.Request) -> web.StreamResponse:
+        return web.json_response(canceled)
+
+    azure.fault = say
+
+    assert await source.probe() == Cancelled("azure", id, "the event is over")
 
 
 async def test_started_without_a_schedule_is_now(source: AzureSource, azure: AzureMetadata) -> None:
@@ -314,6 +367,7 @@ async def test_what_is_slow_after_two_minutes_is_not_called_warming_up(
 
     assert isinstance(probe, Unknown)
     assert probe.reason == "no answer within 0.05 s"
+    assert "hostNetwork" in probe.cure
 
 
 async def test_a_service_that_has_answered_is_given_less_time(
@@ -346,6 +400,7 @@ async def test_without_its_own_name_it_hears_nothing_and_says_so(
     probe = await source.probe()
     assert isinstance(probe, Unknown)
     assert probe.reason == "this machine's own name is not known: HTTP 404"
+    assert probe.cure.startswith("set azure.machine ")
     azure.fault = None
 
     assert isinstance(await source.probe(), Noticed)
