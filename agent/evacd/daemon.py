@@ -18,9 +18,10 @@ from evac.errors import EvacError, StoreError
 from evac.wire import Accepted, Cancel, Drain, Drill, Message, Refuse
 from evacd.calm import Calm
 from evacd.clock import Clock, SystemClock
-from evacd.config import Config
+from evacd.config import Config, without_secrets
 from evacd.evacuation import Evacuation, status_of
 from evacd.flush.measure import measure
+from evacd.flush.proof import Proof
 from evacd.flush.tidy import tidy
 from evacd.listening import Ears, Listener
 from evacd.opening import open_targets, read_secret
@@ -38,6 +39,8 @@ log = structlog.get_logger()
 
 _TICK_SECONDS = 0.5
 _LET_GO_SECONDS = 0.2
+# Seconds between two tries of a store that has taken nothing yet.
+_PROVE_SECONDS = 15.0
 _JOURNAL = "incidents.sqlite"
 _STANDING = "standing.json"
 
@@ -79,6 +82,7 @@ class Daemon:
         self._served = Serving()
         self._metrics = Metrics(self._status)
         self._stores = open_targets(config)
+        self._proof = Proof(())
         self._secret = read_secret(config)
         self._board = make_board(
             config,
@@ -110,12 +114,13 @@ class Daemon:
                 self._evacuation = make_evacuation(
                     config, self._board, journal, standing, self._clock, outside, beside,
                     node=self._node, boot=self._boot, secret=self._secret,
-                    count=self._metrics.happened,
+                    count=self._count,
                 )  # fmt: skip
+                self._proof = Proof(self._evacuation.flush.rates)
                 self._calm = make_calm(
                     config, self._evacuation, self._board, journal, self._clock, beside,
                     cloud=lambda: self._listener.found.cloud if self._listener else "",
-                    node=self._node, boot=self._boot, count=self._metrics.happened,
+                    node=self._node, boot=self._boot, count=self._count,
                 )  # fmt: skip
                 self._ears = Ears(self._evacuation.hear, self._clock, self._metrics)
                 listener = Listener(config, self._ears, self._clock, boot=self._boot)
@@ -239,6 +244,7 @@ class Daemon:
             deaf=ears.deaf() if ears else (),
             sockets=self._board.ready.is_set(),
             waiting=self._listener.waiting if self._listener else "still starting",
+            stores={without_secrets(lane): why for lane, why in self._proof.missing.items()},
         )
 
     # --- loops ---------------------------------------------------------------------------
@@ -261,14 +267,23 @@ class Daemon:
 
     async def _learn_and_trickle(self, evacuation: Evacuation, lane: str) -> None:
         """The rate first: what may trickle is a share of it."""
+        await self._tidy(lane)
         await self._learn(evacuation, lane)
-        if self._calm is not None:
-            await self._calm.trickle(lane)
+        async with TaskGroup() as tasks:
+            tasks.create_task(self._prove(evacuation, lane))
+            if self._calm is not None:
+                tasks.create_task(self._calm.trickle(lane))
 
-    async def _learn(self, evacuation: Evacuation, lane: str) -> None:
-        """Learn the lane's rate; before that, end what a killed predecessor left there."""
-        store = self._stores[lane]
-        tidied = await tidy(store, node=self._node)
+    async def _prove(self, evacuation: Evacuation, lane: str) -> None:
+        """Until it has taken bytes: who waits for this node to be ready stages none before."""
+        while lane in self._proof.missing:
+            await asyncio.sleep(_PROVE_SECONDS)
+            if lane in self._proof.missing and evacuation.flush.order is None:
+                await self._learn(evacuation, lane)
+
+    async def _tidy(self, lane: str) -> None:
+        """End what a killed predecessor left there."""
+        tidied = await tidy(self._stores[lane], node=self._node)
         if tidied.removed or tidied.finished or tidied.reason:
             log.info(
                 "store.tidied",
@@ -277,8 +292,11 @@ class Daemon:
                 finished=[f"{prefix} {generation}" for prefix, generation in tidied.finished],
                 reason=tidied.reason,
             )
+
+    async def _learn(self, evacuation: Evacuation, lane: str) -> None:
+        """Learn the lane's rate, and that it takes bytes at all."""
         found = await measure(
-            store,
+            self._stores[lane],
             clock=self._clock,
             node=self._node,
             stop=lambda: evacuation.flush.order is not None,
@@ -286,8 +304,10 @@ class Daemon:
         if found is None:
             return
         if isinstance(found, StoreError):
-            log.warning("lane.unmeasured", store=lane, reason=found.reason)
+            if self._proof.failed(lane, found.reason):
+                log.warning("lane.unmeasured", store=lane, reason=found.reason)
             return
+        self._proof.worked(lane)
         nbytes, seconds = found
         rate = evacuation.flush.rates[lane].observed(nbytes, seconds)
         evacuation.flush.rates[lane] = rate
@@ -310,6 +330,10 @@ class Daemon:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             for task in waits:
                 task.cancel()
+
+    def _count(self, name: str, data: Mapping[str, Any]) -> None:
+        self._metrics.happened(name, data)
+        self._proof.happened(name)
 
     # --- what the board asks -------------------------------------------------------------
 

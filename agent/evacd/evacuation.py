@@ -13,11 +13,22 @@ from typing import Any
 import structlog
 
 from evacd.clock import Clock
-from evacd.facts import Kept, Notice, Noticed, Order, Outcome, Probe
+from evacd.facts import Kept, Notice, Order, Outcome, Probe
 from evacd.flush import Flush
 from evacd.flush.save import Place, Saver
 from evacd.leaving import Leaving
-from evacd.order import Advised, Amended, Given, Machine, StoodDown, Transition, Waiting, Withdrawn
+from evacd.order import (
+    Advised,
+    Amended,
+    Given,
+    Machine,
+    Standing,
+    StoodDown,
+    Transition,
+    Waiting,
+    Withdrawn,
+    shown,
+)
 from evacd.plan import need
 from evacd.quiet import GiveWay
 from evacd.report.journal import Journal
@@ -69,7 +80,6 @@ class Evacuation:
         self._beside = beside
         self._count = count
         self._running: set[Task[None]] = set()
-        self._notices: dict[tuple[str, str], Notice] = {}
         self._saver = saver
         self._keep = keep
         self._reported: dict[str, Outcome] = {}
@@ -94,8 +104,6 @@ class Evacuation:
     def hear(self, probe: Probe) -> None:
         """Take one answer of a source; returns when everything urgent is under way."""
         now = self._clock.monotonic()
-        if isinstance(probe, Noticed):
-            self._notices[probe.notice.source, probe.notice.kind] = probe.notice
         for transition in self._machine.feed(probe, now=now):
             self._act(transition)
 
@@ -157,10 +165,10 @@ class Evacuation:
             window_seconds=round(window, 3),
             told=told,
         )
-        notice = self._notices[order.source, order.kind]
         self._reported.clear()
-        self._journal.open(order, notice, node=self._node, boot=self._boot)
-        self._record("notice.seen", _notice_facts(notice, window))
+        if (notice := self._machine.carrier) is not None:
+            self._journal.open(order, notice, node=self._node, boot=self._boot)
+            self._record("notice.seen", _notice_facts(notice, window))
         self._record("order.given", {**_order_facts(order, window), "told": told})
         self.leaving.begin(order)
         self._announce_leaving(order)
@@ -192,6 +200,11 @@ class Evacuation:
         task = self._beside.create_task(_guarded(work))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
+
+    @property
+    def standing(self) -> tuple[Standing, ...]:
+        """All that was announced and not taken back."""
+        return self._machine.standing()
 
     @property
     def at_rest(self) -> bool:
@@ -295,6 +308,7 @@ def status_of(evacuation: Evacuation, *, now: float) -> dict[str, Any]:
             "seconds_left": order.deadline - now,
             "settled": evacuation.flush.settled.is_set(),
         },
+        "notices": shown(evacuation.standing, now=now),
         "outcomes": [
             {"unit": unit, "kept": isinstance(outcome, Kept), **asdict(outcome)}
             for unit, outcome in evacuation.flush.outcomes.items()

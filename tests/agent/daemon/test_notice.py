@@ -7,6 +7,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -399,6 +400,56 @@ def test_a_daemon_that_has_heard_nothing_yet_is_not_ready_and_says_why(bare: Nod
     assert status == 503
     assert "aws" in json.loads(why)["sources"]
     assert json.loads(why)["sockets"] == "ok"
+
+
+def test_a_store_that_takes_nothing_makes_the_node_unready_and_says_why(
+    bare: Node, tmp_path: Path
+) -> None:
+    blocked = tmp_path / "a-file"
+    blocked.write_text("no directory")
+    bare.store = blocked / "store"
+    bare.start("--http", "--http-port", "0")
+
+    def said() -> str | None:
+        status, why = _page(bare, "/readyz")
+        store: str = json.loads(why)["store"]
+        return store if status == 503 and "nothing was written there yet" not in store else None
+
+    assert f"file://{blocked}/store: " in until("what is wrong is said", said)
+
+
+def test_a_store_that_was_measured_is_one_to_count_on(bare: Node) -> None:
+    bare.start("--http", "--http-port", "0")
+
+    until("it is ready", lambda: _page(bare, "/readyz")[0] == 200)
+    assert json.loads(_page(bare, "/readyz")[1])["store"] == "ok"
+
+
+def test_what_is_announced_for_later_is_shown(bare: Node, tmp_path: Path) -> None:
+    told = tmp_path / "notice.json"
+    when = datetime.now(UTC) + timedelta(hours=3)
+    told.write_text(
+        json.dumps(
+            {
+                "notices": [
+                    {
+                        "id": "x",
+                        "kind": "reboot",
+                        "confidence": "planned",
+                        "deadline": when.isoformat(),
+                    }
+                ]
+            }
+        )
+    )
+    bare.start("--user-file", str(told), "--http", "--http-port", "0")
+
+    (notice,) = until("it is shown", lambda: bare.status().get("notices"))
+
+    assert (notice["source"], notice["kind"], notice["confidence"]) == ("file", "reboot", "planned")
+    assert 10_000 < notice["starts_in"] <= notice["seconds_left"] <= 10_800
+    assert bare.status()["order"] is None
+    assert 'evac_notices_standing{confidence="planned"} 1.0' in _page(bare, "/metrics")[1]
 
 
 def test_a_second_daemon_on_the_port_runs_without_it_and_says_so(

@@ -3,6 +3,7 @@
 import json
 import socket
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -118,3 +119,23 @@ def test_what_happens_to_a_workload_is_logged_once(node: Node) -> None:
     assert happened == {
         "workload.joined": 2, "workload.left": 1, "workload.died": 1, "peer.dropped": 1,
     }  # fmt: skip
+
+
+def test_a_stop_needs_no_d_bus_library(node: Node) -> None:
+    run, *flags = node.command("--shutdown-watch", "auto")[2:]
+    assert run == "evacd"
+    script = (
+        "import sys; sys.modules['dbus_fast'] = None  # as if it were not installed\n"
+        "from evacd.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    with node.log.open("ab") as log:
+        node.process = subprocess.Popen(
+            [sys.executable, "-c", script, *flags], stdout=log, stderr=log
+        )
+    until("it has started", lambda: "daemon.started" in node.log.read_text())
+
+    assert node.terminate() == 0
+    said = [json.loads(line) for line in node.log.read_text().splitlines() if line.startswith("{")]
+    (told,) = (line for line in said if line["event"] == "daemon.told_to_stop")
+    assert "dbus_fast is not installed" in told["reason"]
+    assert "pip install" in told["cure"]
