@@ -123,7 +123,10 @@ class Daemon:
                     node=self._node, boot=self._boot, count=self._count,
                 )  # fmt: skip
                 self._ears = Ears(self._evacuation.hear, self._clock, self._metrics)
-                listener = Listener(config, self._ears, self._clock, boot=self._boot)
+                listener = Listener(
+                    config, self._ears, self._clock,
+                    boot=self._boot, over=self._evacuation.leaving.over,
+                )  # fmt: skip
                 async with listener as self._listener, self._page():
                     await self._serve(self._evacuation, listener, self._ears)
         finally:
@@ -174,8 +177,7 @@ class Daemon:
     def _resume(self, evacuation: Evacuation, ears: Ears) -> None:
         """What an earlier daemon did to the world around still stands; go on with it."""
         if (drain := evacuation.leaving.resume()) is not None:
-            now = self._clock.monotonic()
-            deadline = now + (drain.deadline - self._clock.utc()).total_seconds()
+            now, deadline = self._clock.monotonic(), drain.deadline
             log.warning("drain.resumed", id=drain.id, seconds_left=round(deadline - now, 3))
             ears.hear(self._operator.resume(drain.id, drain.reason, deadline=deadline, now=now))
 

@@ -104,8 +104,10 @@ class Evacuation:
     def hear(self, probe: Probe) -> None:
         """Take one answer of a source; returns when everything urgent is under way."""
         now = self._clock.monotonic()
+        probe = self.leaving.recall(probe)
         for transition in self._machine.feed(probe, now=now):
             self._act(transition)
+        self.leaving.keep(self._machine.leaving)
 
     def tick(self) -> None:
         """Time has passed: a planned order may be due."""
@@ -114,6 +116,7 @@ class Evacuation:
         seconds = need(self.way.units(), rates=rates, commit_seconds=self._commit_seconds)
         for transition in self._machine.tick(now=now, need=seconds):
             self._act(transition)
+        self.leaving.keep(self._machine.leaving)
 
     def happened(self, happening: Happening) -> None:
         """Take what the workloads did."""

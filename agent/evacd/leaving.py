@@ -17,20 +17,30 @@ from evac.generation import Generation
 from evacd.clock import Clock
 from evacd.cordon import Cordon
 from evacd.cordon.gate import Gate
-from evacd.facts import Confidence, Kept, Notice, Order, Outcome, Step
+from evacd.facts import (
+    Cancelled,
+    Confidence,
+    Kept,
+    Notice,
+    Noticed,
+    Order,
+    Outcome,
+    Probe,
+    Quiet,
+    Step,
+)
+from evacd.operator import NAME as OPERATOR
 from evacd.rendezvous import Announcer, Departure, Word
 from evacd.rendezvous.line import Lines
 from evacd.report.journal import Journal
 from evacd.report.standing import AtStart, OperatorDrain, Ordered, Standing, at_start
 from evacd.report.standing_file import StandingFile
+from evacd.report.standing_notices import LONGEST_SECONDS, Heard, Key, kept, of_boot, over, recalled
 
 log = structlog.get_logger()
 
 # A disk that takes longer to keep a few hundred bytes is not waited for: the node leaves.
 _NOTE_SECONDS = 2.0
-
-# What an operator may ask for has no end; a date has.
-_LONGEST_DRAIN_SECONDS = 10 * 365 * 86400.0
 
 _Work: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 
@@ -71,6 +81,11 @@ class Leaving:
         # Of cordons that an earlier daemon closed, and that this one has no settings for.
         self._strangers: tuple[str, ...] = ()
         self._held: Order | None = None
+        # What carried the order of before a restart within this boot, and whether any of it
+        # was told again.
+        self._before: dict[Key, Heard] = {}
+        self._told_again = False
+        self._order_before: str | None = None
         self._gates = tuple(
             Gate(cordon, clock=clock, run=self._run_beside, tell=self._tell, noted=self._noted)
             for cordon in cordons
@@ -84,7 +99,11 @@ class Leaving:
     def begin(self, order: Order) -> None:
         """An order is given: no new work lands here."""
         self._held = None
+        self._order_before = None
         given = self._clock.utc() - timedelta(seconds=self._clock.monotonic() - order.given)
+        before = self._standing.order
+        if before is not None and before.id == order.id:
+            given = min(given, before.given)
         ordered = Ordered(order.id, order.source, order.kind, order.confidence, given)
         # Who was told under an order of before a restart is to hear of this one's end.
         self._note(replace(self._standing, order=ordered))
@@ -130,11 +149,51 @@ class Leaving:
         """
         self._held = None
         told = dict.fromkeys([*self._standing.told, *jobs]) or {"": None}
-        self._note(replace(self._standing, told=()))
+        self._before.clear()
+        self._order_before = None
+        others = tuple(each for each in self._standing.notices if each.boot != self._boot)
+        self._note(replace(self._standing, told=(), notices=others))
         for gate in self._gates:
             gate.reopen(order, reason=reason)
         for job in told:
             self._say(Word.STAYING, order, job=job, reason=reason)
+
+    # --- its notices -----------------------------------------------------------------------
+
+    def recall(self, probe: Probe) -> Probe:
+        """*probe* in the light of what was heard before a restart: a notice has no more time."""
+        match probe:
+            case Noticed(notice) if before := self._before.get((notice.source, notice.id)):
+                self._told_again = True
+                return Noticed(recalled(notice, before))
+            case Cancelled(source, id):
+                self._before.pop((source, id), None)
+            case Quiet(source):
+                self._before = {key: each for key, each in self._before.items() if key[0] != source}
+        return probe
+
+    @property
+    def order_before(self) -> str | None:
+        """Id of the order of before a restart, which the next one goes on with; else None."""
+        return self._order_before if self._told_again else None
+
+    def keep(self, leaving: Iterable[Notice]) -> None:
+        """Remember what carries the running order.
+
+        Args:
+            leaving: All of it; nothing where no order runs.
+        """
+        found = self._standing.notices
+        now, utc = self._clock.monotonic(), self._clock.utc()
+        notices = kept(found, leaving, self._before, boot=self._boot, now=now, utc=utc)
+        if notices != found:
+            self._note(replace(self._standing, notices=notices))
+
+    def over(self) -> tuple[str, ...]:
+        """Ids of events that an earlier boot was evacuated for, and that are past."""
+        return over(self._standing.notices, self._boot, utc=self._clock.utc())
+
+    # --- the end ---------------------------------------------------------------------------
 
     async def settled(self) -> None:
         """Wait until nothing of it runs any more."""
@@ -151,16 +210,19 @@ class Leaving:
     def drained(self, notice: Notice) -> None:
         """An operator drains the node, or does so again: the earlier deadline holds."""
         now = self._clock.monotonic()
-        left = (notice.deadline if notice.deadline is not None else now) - now
-        deadline = self._clock.utc() + timedelta(seconds=min(left, _LONGEST_DRAIN_SECONDS))
+        asked = notice.deadline if notice.deadline is not None else now
+        deadline = min(asked, now + LONGEST_SECONDS)
         before = self._standing.drain
         if before is not None and before.id == notice.id:
             deadline = min(deadline, before.deadline)
         self._note(replace(self._standing, drain=OperatorDrain(notice.id, deadline, notice.detail)))
 
     def undrained(self) -> None:
-        """The operator took it back."""
-        self._note(replace(self._standing, drain=None))
+        """The operator took it back; the next one may have its id, and is another."""
+        drain = self._standing.drain
+        gone = () if drain is None else ((OPERATOR, drain.id),)
+        left = tuple(each for each in self._standing.notices if each.key not in gone)
+        self._note(replace(self._standing, drain=None, notices=left))
 
     def resume(self) -> OperatorDrain | None:
         """Take over from an earlier daemon. Blocks for a moment.
@@ -170,7 +232,12 @@ class Leaving:
         """
         found = self._file.load()
         do = at_start(found, self._boot)
-        if found is None or do is AtStart.NOTHING:
+        if found is None:
+            return None
+        here = of_boot(found.notices, self._boot)
+        self._before, self._order_before = dict(here), found.order.id if found.order else None
+        if do is AtStart.NOTHING:
+            self._standing = replace(found, boot=self._boot, told=(), drain=None)
             return None
         log.info(
             "leaving.resumed",
@@ -218,7 +285,8 @@ class Leaving:
             return Order("", now, Confidence.CERTAIN, "evacd", "restart", given=now)
         was = found.order
         since = max((self._clock.utc() - was.given).total_seconds(), 0.0)
-        self._journal.resume(was.id, since_seconds=since)
+        seen = min((each.seen for each in self._before.values()), default=now - since)
+        self._journal.resume(was.id, since_seconds=now - seen)
         return Order(was.id, now, was.confidence, was.source, was.kind, given=now - since)
 
     # --- how -------------------------------------------------------------------------------

@@ -127,7 +127,8 @@ def make_evacuation(
     )
     return Evacuation(
         machine=Machine(
-            lambda: f"{prefix}-{next(number)}", advise_again=config.notice.advise_again_seconds
+            lambda: leaving.order_before or f"{prefix}-{next(number)}",
+            advise_again=config.notice.advise_again_seconds,
         ),
         board=board,
         saver=Saver(config.store.targets, cache(_open_store), node=node),

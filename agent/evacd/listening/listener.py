@@ -6,7 +6,7 @@ cannot be found out it is asked for again and again: a metadata service may come
 
 import asyncio
 from asyncio import TaskGroup
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -48,6 +48,7 @@ class Listener:
         clock: Clock,
         *,
         boot: str = "",
+        over: Callable[[], Collection[str]] = tuple,
         dmi: Path = DMI,
         extra: Iterable[Source] = (),
         again: Again | None = None,
@@ -57,6 +58,8 @@ class Listener:
 
         Args:
             boot: Kernel boot id.
+            over: Ids of events that this machine has been through before it booted; asked when
+                the cloud is known.
             dmi: Where the firmware's strings are.
             extra: More sources, beside those of the configuration.
             again: How long a source whose code failed is left alone.
@@ -66,6 +69,7 @@ class Listener:
         self._ears = ears
         self._clock = clock
         self._boot = boot
+        self._over = over
         self._dmi = dmi
         self._extra = tuple(extra)
         self._again = again
@@ -160,7 +164,9 @@ class Listener:
 
     async def _of_cloud(self, cloud: str) -> tuple[Source, ...]:
         try:
-            return await of_cloud(self._config, cloud, self._clock, self._opened, boot=self._boot)
+            return await of_cloud(
+                self._config, cloud, self._clock, self._opened, boot=self._boot, over=self._over()
+            )
         except EvacError:
             raise
         except Exception as error:  # as above

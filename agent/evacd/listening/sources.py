@@ -3,7 +3,7 @@
 import os
 import socket
 from asyncio import to_thread
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,24 +49,32 @@ async def independent(
 
 
 async def of_cloud(
-    config: Config, cloud: str, clock: Clock, opened: AsyncExitStack, *, boot: str = ""
+    config: Config,
+    cloud: str,
+    clock: Clock,
+    opened: AsyncExitStack,
+    *,
+    boot: str = "",
+    over: Collection[str] = (),
 ) -> tuple[Source, ...]:
     """All that *cloud* may announce; nothing where it is "".
 
     Args:
         opened: Closes what they hold open.
         boot: Kernel boot id.
+        over: Ids of events that this machine has been through before it booted: a cloud may
+            list them for days more.
 
     Raises:
         ConfigError: The metadata service's address is none.
     """
     match cloud:
         case "aws":
-            return await _aws(config, clock, opened, boot)
+            return await _aws(config, clock, opened, boot, over)
         case "gcp":
             return await _gcp(config, clock, opened, boot)
         case "azure":
-            return await _azure(config, clock, opened)
+            return await _azure(config, clock, opened, over)
         case _:
             return ()
 
@@ -75,7 +83,7 @@ async def of_cloud(
 
 
 async def _aws(
-    config: Config, clock: Clock, opened: AsyncExitStack, boot: str
+    config: Config, clock: Clock, opened: AsyncExitStack, boot: str, over: Collection[str]
 ) -> tuple[Source, ...]:
     from evacd.notice import aws
 
@@ -91,7 +99,7 @@ async def _aws(
             **aws.POLICIES,
             **{code: aws.Policy(policy) for code, policy in config.aws.policies},
         },
-        ignored=config.aws.ignored_events,
+        ignored=(*config.aws.ignored_events, *over),
     )
     return tuple(each for each in sources if config.aws.rebalance or each.name != "aws/rebalance")
 
@@ -113,7 +121,9 @@ async def _gcp(
     )
 
 
-async def _azure(config: Config, clock: Clock, opened: AsyncExitStack) -> tuple[Source, ...]:
+async def _azure(
+    config: Config, clock: Clock, opened: AsyncExitStack, over: Collection[str]
+) -> tuple[Source, ...]:
     from evacd.notice import azure
 
     session = await opened.enter_async_context(open_session(connections=2))
@@ -126,6 +136,7 @@ async def _azure(config: Config, clock: Clock, opened: AsyncExitStack) -> tuple[
         machine=config.azure.machine,
         preempt_assume_seconds=config.azure.preempt_assume_seconds,
         acknowledge=config.azure.acknowledge,
+        over=over,
         period=config.notice.poll_seconds,
     )
 

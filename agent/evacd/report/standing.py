@@ -3,24 +3,29 @@
 An order lives in the daemon's memory, but a cordon that was closed stays closed whatever
 becomes of the daemon. So what was done is written down, as JSON::
 
-    {"schema": 1, "boot": "…",
+    {"schema": 2, "boot": "…",
      "order": {"id": "ab12-1", "source": "operator", "kind": "drain", "confidence": "certain",
                "given": "2026-11-29T17:00:00+00:00"},
      "closed": ["command"], "told": ["alice/gpt"],
-     "drain": {"id": "operator:1", "deadline": "2026-11-29T18:00:00+00:00", "reason": "…"}}
+     "drain": {"id": "operator:1", "deadline": 5230.5, "reason": "…"},
+     "notices": [{"source": "operator", "id": "operator:1", "boot": "…", "seen": 1630.5,
+                  "deadline": 5230.5, "ends": "2026-11-29T18:00:00+00:00"}]}
 
-``order``, the last one that was given, and ``drain`` may be null.
+``order``, the last one that was given, and ``drain`` may be null. Numbers are seconds on the
+monotonic clock of the boot beside them.
 """
 
 import json
+import math
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from enum import Enum
 from typing import Any
 
 from evacd.facts import Confidence
+from evacd.report.standing_notices import Heard
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 @dataclass(frozen=True)
@@ -44,11 +49,12 @@ class OperatorDrain:
 
     Attributes:
         id: Of its notice.
-        deadline: UTC: only the wall clock goes on over a restart.
+        deadline: Monotonic seconds: that clock goes on over a restart of the daemon, and a
+            reboot ends the drain.
     """
 
     id: str
-    deadline: datetime
+    deadline: float
     reason: str
 
 
@@ -60,6 +66,8 @@ class Standing:
         boot: Kernel boot id under which it was done.
         closed: Names of the cordons that may be closed, by us.
         told: Jobs that were told that this node leaves; "" is the whole node.
+        notices: What an order was given for: on this boot, those of the last order; on
+            others, what this machine may have been through.
     """
 
     boot: str
@@ -67,6 +75,7 @@ class Standing:
     closed: tuple[str, ...] = ()
     told: tuple[str, ...] = ()
     drain: OperatorDrain | None = None
+    notices: tuple[Heard, ...] = ()
 
 
 class AtStart(Enum):
@@ -111,7 +120,8 @@ def encode(standing: Standing) -> bytes:
         },
         "closed": list(standing.closed),
         "told": list(standing.told),
-        "drain": drain and {**asdict(drain), "deadline": drain.deadline.isoformat()},
+        "drain": drain and asdict(drain),
+        "notices": [{**asdict(each), "ends": each.ends.isoformat()} for each in standing.notices],
     }
     return json.dumps(document, indent=1).encode() + b"\n"
 
@@ -135,8 +145,9 @@ def decode(data: bytes) -> Standing:
             closed=_texts(document["closed"]),
             told=_texts(document["told"]),
             drain=None if drain is None else _drain(drain),
+            notices=tuple(_heard(each) for each in _list(document["notices"])),
         )
-    except (KeyError, TypeError, RecursionError) as error:
+    except (KeyError, TypeError, OverflowError, RecursionError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
@@ -153,7 +164,18 @@ def _order(value: dict[str, Any]) -> Ordered:
 
 def _drain(value: dict[str, Any]) -> OperatorDrain:
     return OperatorDrain(
-        id=_text(value["id"]), deadline=_time(value["deadline"]), reason=_text(value["reason"])
+        id=_text(value["id"]), deadline=_seconds(value["deadline"]), reason=_text(value["reason"])
+    )
+
+
+def _heard(value: dict[str, Any]) -> Heard:
+    return Heard(
+        source=_text(value["source"]),
+        id=_text(value["id"]),
+        boot=_text(value["boot"]),
+        seen=_seconds(value["seen"]),
+        deadline=_seconds(value["deadline"]),
+        ends=_time(value["ends"]),
     )
 
 
@@ -164,9 +186,19 @@ def _text(value: object) -> str:
 
 
 def _texts(value: object) -> tuple[str, ...]:
+    return tuple(_text(each) for each in _list(value))
+
+
+def _list(value: object) -> list[Any]:
     if not isinstance(value, list):
         raise ValueError(f"{value!r} is no list")
-    return tuple(_text(each) for each in value)
+    return value
+
+
+def _seconds(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{value!r} is no number of seconds")
+    return float(value)
 
 
 def _time(value: object) -> datetime:

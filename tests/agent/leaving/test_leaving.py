@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from evac import incident
 from evac.generation import Generation
-from evacd.facts import Confidence, Kept, Lost, Notice, Order, Step
+from evacd.facts import Cancelled, Confidence, Kept, Lost, Notice, Noticed, Order, Quiet, Step
 from evacd.leaving import Leaving
 from evacd.rendezvous import Departure, Word
 from evacd.report.journal import Journal
@@ -221,9 +221,9 @@ async def test_the_earlier_deadline_of_a_drain_is_kept(node: Node) -> None:
 
     assert longer
     assert longer.drain
-    assert longer.drain.deadline == NOON + timedelta(seconds=600)
+    assert longer.drain.deadline == 1600.0
     assert shorter
-    assert shorter.drain == OperatorDrain("operator:1", NOON + timedelta(seconds=60), "broken fan")
+    assert shorter.drain == OperatorDrain("operator:1", 1060.0, "broken fan")
 
 
 @pytest.mark.parametrize("deadline", [1e12, 1e300])
@@ -254,7 +254,7 @@ class TestStart:
         assert node.mailbox.got == []
 
     async def test_a_drain_is_given_back(self, node: Node) -> None:
-        drain = OperatorDrain("operator:1", NOON + timedelta(seconds=60), "broken fan")
+        drain = OperatorDrain("operator:1", 1060.0, "broken fan")
         await node.left(replace(CLOSED, drain=drain))
         async with node.daemon() as leaving:
             assert leaving.resume() == drain
@@ -329,6 +329,101 @@ class TestStart:
         assert [(e.name, e.at) for e in found.events if e.name.startswith("cordon")] == [
             ("cordon.reopened", 60.0)
         ]
+
+
+AGAIN = replace(NOTICE, seen=1008.0, deadline=1038.0)
+
+
+class TestItsNotices:
+    async def ordered(self, node: Node) -> None:
+        """An earlier daemon gave an order for a notice, and was killed 8 s later."""
+        async with node.daemon() as leaving:
+            assert leaving.recall(Noticed(NOTICE)) == Noticed(NOTICE)
+            leaving.begin(ORDER)
+            leaving.keep([NOTICE])
+        node.clock.now += 8.0
+
+    async def test_a_restart_gives_it_no_more_time_and_its_order_goes_on(self, node: Node) -> None:
+        await self.ordered(node)
+        async with node.daemon() as leaving:
+            leaving.resume()
+            assert leaving.order_before is None
+            assert leaving.recall(Noticed(AGAIN)) == Noticed(NOTICE)
+            assert leaving.order_before == "o1"
+            leaving.begin(ORDER)
+            assert leaving.order_before is None
+            # Its source tells it at each poll.
+            assert leaving.recall(Noticed(AGAIN)) == Noticed(NOTICE)
+
+    async def test_another_notice_gets_an_order_of_its_own(self, node: Node) -> None:
+        await self.ordered(node)
+        async with node.daemon() as leaving:
+            leaving.resume()
+            other = Noticed(replace(AGAIN, id="gcp:other"))
+            assert leaving.recall(other) == other
+            assert leaving.order_before is None
+
+    @pytest.mark.parametrize("gone", [Cancelled("gcp", NOTICE.id), Quiet("gcp")])
+    async def test_what_was_taken_back_comes_again_as_new(
+        self, node: Node, gone: Cancelled | Quiet
+    ) -> None:
+        await self.ordered(node)
+        async with node.daemon() as leaving:
+            leaving.resume()
+            leaving.recall(gone)
+            leaving.keep([])
+            assert leaving.recall(Noticed(AGAIN)) == Noticed(AGAIN)
+            assert leaving.order_before is None
+        assert (found := node.file.load())
+        assert found.notices == ()
+
+    async def test_what_was_undone_comes_again_as_new(self, node: Node) -> None:
+        await self.ordered(node)
+        async with node.daemon() as leaving:
+            leaving.resume()
+            leaving.stay(ORDER, "all is calm")
+            assert leaving.recall(Noticed(AGAIN)) == Noticed(AGAIN)
+        async with node.daemon() as leaving:
+            leaving.resume()
+            assert leaving.recall(Noticed(AGAIN)) == Noticed(AGAIN)
+
+    async def test_a_cancelled_drain_is_forgotten_with_its_notice(self, node: Node) -> None:
+        async with node.daemon() as leaving:
+            leaving.drained(DRAIN)
+            leaving.begin(ORDER)
+            leaving.keep([DRAIN])
+            leaving.undrained()
+        assert (found := node.file.load())
+        assert (found.drain, found.notices) == (None, ())
+
+    async def test_a_source_that_is_silent_forgets_nothing(self, node: Node) -> None:
+        await self.ordered(node)
+        for _ in range(2):
+            async with node.daemon() as leaving:
+                leaving.resume()
+                leaving.keep([])
+                assert leaving.holds
+        async with node.daemon() as leaving:
+            leaving.resume()
+            assert leaving.recall(Noticed(AGAIN)) == Noticed(NOTICE)
+
+    @pytest.mark.parametrize("cordons", [True, False])
+    async def test_over_reboots_it_is_known_what_the_machine_has_been_through(
+        self, node: Node, cordons: bool
+    ) -> None:
+        await self.ordered(node)
+        async with node.daemon("b2", cordons=cordons) as leaving:
+            leaving.resume()
+            assert leaving.over() == ()
+            node.clock.now += 30.0
+            assert leaving.over() == (NOTICE.id,)
+            # Told again on this boot it is a notice of this boot.
+            assert leaving.recall(Noticed(AGAIN)) == Noticed(AGAIN)
+            leaving.drained(DRAIN)
+            leaving.undrained()
+        async with node.daemon("b3", cordons=cordons) as leaving:
+            leaving.resume()
+            assert leaving.over() == (NOTICE.id,)
 
 
 async def test_at_the_end_of_the_daemon_nothing_is_left_running(node: Node) -> None:
