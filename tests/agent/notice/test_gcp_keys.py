@@ -303,6 +303,18 @@ async def test_whatever_says_that_nothing_is_known_is_quiet(
     assert await upcoming.probe() == Quiet("gcp/upcoming-maintenance")
 
 
+async def test_a_503_that_is_not_googles_is_taken_for_a_captive_proxys(
+    upcoming: UpcomingSource, gce: GcpMetadata
+) -> None:
+    gce.fault = Faults([fault("status=503")])
+
+    probe = await upcoming.probe()
+
+    assert isinstance(probe, Unknown)
+    assert probe.reason == "HTTP 503 without Metadata-Flavor"
+    assert probe.cure.startswith("is this a captive proxy?")
+
+
 @pytest.mark.parametrize("action", ["upcoming", "upcoming-camel"])
 async def test_a_window_is_planned_at_its_start_in_either_spelling(
     upcoming: UpcomingSource, gce: GcpMetadata, clock: MovedClock, action: str

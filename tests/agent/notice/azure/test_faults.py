@@ -27,7 +27,7 @@ FAULTS = [
     ("status=400", "HTTP 400", "api-version"),
     ("status=401", "HTTP 401", "wants credentials"),
     ("status=403", "HTTP 403", "a firewall"),
-    ("status=404", "HTTP 404", BUSY),
+    ("status=404", "HTTP 404", "set azure.api_version"),
     ("status=410", "HTTP 410", "up to 70 s"),
     ("status=429", "HTTP 429", "more than 5 times a second"),
     ("status=500", "HTTP 500", BUSY),
@@ -39,9 +39,9 @@ FAULTS = [
     ("too-large", "expected a JSON document", "is this Azure's"),
     ("truncated", "the body is cut short", BUSY),
     ("reset", "the connection broke", ""),
-    ("drip", "no answer within 0.5 s", ""),
-    ("slow=10", "no answer within 0.5 s", ""),
-    ("never", "no answer within 0.5 s", ""),
+    ("drip", "no answer within 0.5 s", "hostNetwork"),
+    ("slow=10", "no answer within 0.5 s", "hostNetwork"),
+    ("never", "no answer within 0.5 s", "hostNetwork"),
 ]
 BODIES = [
     ("null", "expected a JSON object"),

@@ -156,6 +156,23 @@ async def test_a_fault_is_unknown_and_says_what_it_is(
     assert probe.cure
 
 
+@pytest.mark.parametrize(
+    ("command", "cure"),
+    [
+        (("/no/such/program",), "give its absolute path, and chmod +x it"),
+        (shell("exit 3"), "run it by hand as evacd's user, "),
+        (shell("yes"), "let it print one document "),
+    ],
+)
+async def test_a_cure_says_what_a_person_can_do(
+    make: Make, command: tuple[str, ...], cure: str
+) -> None:
+    probe = await make(*command).probe()
+
+    assert isinstance(probe, Unknown)
+    assert probe.cure.startswith(cure)
+
+
 async def test_a_fault_clears_no_notice(make: Make, tmp_path: Path) -> None:
     path = tmp_path / "says"
     path.write_bytes(document(entry()))
