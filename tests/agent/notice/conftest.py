@@ -1,5 +1,5 @@
 from collections.abc import AsyncIterator, Iterator
-from shutil import get_terminal_size
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -8,6 +8,7 @@ from blockbuster import BlockBuster, blockbuster_ctx
 
 from evacd.notice.metadata import open_session
 from evacd.notice.simulate.gcp import GcpMetadata
+from tests.agent.notice.cells import COLUMNS, SOURCES, cells_of, in_order
 
 
 @pytest.fixture(autouse=True)
@@ -36,33 +37,45 @@ async def gce_url(gce: GcpMetadata) -> AsyncIterator[str]:
 
 # --- the table of source x fault, at the end of the run ---------------------------------
 
-_CELLS: dict[tuple[str, str], bool] = {}
+HERE = Path(__file__).parent
+# A table has to fit where people read it.
+WIDTH = 120
+WORST = ("-", "ok", "skip", "FAIL")
+
+_CELLS: dict[tuple[str, str], str] = {}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tell a test which cells it fills, where it does not say so itself."""
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            name, _, given = item.name.removesuffix("]").partition("[")
+            for cell in cells_of(item.path.relative_to(HERE).as_posix(), name, given):
+                item.user_properties.append(("matrix", cell))
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Note what came of a cell: good only where no phase of its test failed."""
+    """Note what came of a cell: the worst of all phases of all its tests."""
+    came = {"passed": "ok", "skipped": "skip", "failed": "FAIL"}[report.outcome]
     for name, cell in report.user_properties:
         if name == "matrix" and isinstance(cell, tuple):
-            _CELLS[cell] = _CELLS.get(cell, True) and not report.failed
+            _CELLS[cell] = max(_CELLS.get(cell, "-"), came, key=WORST.index)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print rows of sources, columns of faults."""
     if not _CELLS:
         return
-    sources = list(dict.fromkeys(source for source, _ in _CELLS))
-    # The row that has most columns has them in their order.
-    fullest = max(sources, key=lambda source: sum(row == source for row, _ in _CELLS))
-    faults = dict.fromkeys(fault for source, fault in _CELLS if source == fullest)
-    faults |= dict.fromkeys(fault for _, fault in _CELLS)
-    words = {True: "ok", False: "FAIL", None: "-"}
+    sources = in_order((source for source, _ in _CELLS), SOURCES)
+    faults = in_order((fault for _, fault in _CELLS), COLUMNS)
     left = max(map(len, sources))
     terminalreporter.section("source x fault")
-    for block in _blocks(list(faults), width=max(get_terminal_size().columns, 100) - left):
+    terminalreporter.write_line("-: cannot befall it, or none of its tests was run")
+    for block in _blocks(faults, width=WIDTH - left):
         head = " ".join([" " * left, *(fault.rjust(_width(fault)) for fault in block)])
         terminalreporter.write_line(head)
         for source in sources:
-            said = (words[_CELLS.get((source, fault))].rjust(_width(fault)) for fault in block)
+            said = (_CELLS.get((source, fault), "-").rjust(_width(fault)) for fault in block)
             terminalreporter.write_line(" ".join([source.ljust(left), *said]))
         terminalreporter.write_line("")
 

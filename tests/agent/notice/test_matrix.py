@@ -25,6 +25,7 @@ from evacd.notice.simulate.azure import MACHINE, AzureMetadata
 from evacd.notice.simulate.cloud import Cloud
 from evacd.notice.simulate.faults import Faults, parse
 from evacd.notice.simulate.gcp import GcpMetadata
+from tests.agent.notice.cells import column_of
 from tests.agent.notice.hearing import MovedClock, raw_server, saying, watching
 
 PATIENT = Limits(connect=10.0, read=10.0)
@@ -119,7 +120,7 @@ def simulated(cloud: str, clock: Clock) -> tuple[Cloud, Faults]:
 
 # --- the columns ------------------------------------------------------------------------
 
-STATUS = ("400", "401", "403", "404", "410", "429", "500", "503")
+STATUS = ("301", "400", "401", "403", "404", "410", "429", "500", "503")
 BODIES = ("html", "redirect", "empty", "malformed", "garbage", "too-large", "truncated", "reset")
 SILENT = ("drip", "never")
 TRUE = ("slow", "no-etag")
@@ -351,7 +352,7 @@ COARSE = 4.0
 async def test_what_is_announced_oddly_is_one_notice_whose_deadline_never_grows(
     session: aiohttp.ClientSession, record_property: Record, odd: Odd
 ) -> None:
-    record_property("matrix", (odd.source, odd.column))
+    record_property("matrix", (odd.source, column_of(odd.column)))
     clock = MovedClock()
     cloud, _ = simulated(odd.source.partition("/")[0], clock)
     async with TestServer(cloud.app) as server:
