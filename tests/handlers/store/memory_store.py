@@ -38,20 +38,20 @@ class MemoryStore:
         self.calls.append("put")
         failure = self._failures.pop(0) if self._failures else None
 
-        def work(stop: threading.Event) -> None:
+        def work(stop: threading.Event) -> bytearray:
             made = bytearray()
             for start in range(0, data.nbytes, PIECE):
                 if stop.is_set():
-                    return
+                    break
                 made += data[start : start + PIECE]
                 if progress is not None:
                     progress(len(data[start : start + PIECE]))
                 if failure is not None:
                     raise failure
-            if not stop.is_set():
-                self._objects[key] = bytes(made)
+            return made
 
-        await in_thread(work)
+        # Kept by the loop: who is cancelled while the thread ends has put nothing.
+        self._objects[key] = bytes(await in_thread(work))
 
     async def create(self, key: str, data: bytes) -> bool:
         self._call("create", key)
