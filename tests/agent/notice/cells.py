@@ -10,7 +10,7 @@ from types import MappingProxyType
 # In this order, as far as anything met them; others come behind.
 COLUMNS = (
     *("301", "400", "401", "403", "404", "410", "429", "500", "503"),
-    *("redirect", "html", "empty", "malformed", "garbage", "too-large"),
+    *("redirect", "raw-location", "html", "empty", "malformed", "garbage", "too-large"),
     *("truncated", "reset"),
     *("drip", "never", "slow", "refused", "absent", "unreadable", "wrong-hands"),
     *("no-etag", "etag-same", "no-flavor", "hang-503", "hang-never"),
@@ -104,7 +104,6 @@ ELSEWHERE: Mapping[str, Mapping[str, Mapping[str, str]]] = MappingProxyType(
                     for name in (
                         *(
                             "redirect",
-                            "raw-location",
                             "html",
                             "empty",
                             "malformed",
