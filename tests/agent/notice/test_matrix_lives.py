@@ -116,7 +116,7 @@ async def test_tokens_that_live_a_second_leave_no_question_unanswered(
         client = aws.aws_client(session, str(server.make_url("")).rstrip("/"), limits=PATIENT)
         opened = aws.sources(client, clock, ttl_seconds=1, jitter=lambda: 0.0)
         (source,) = [source for source in opened if source.name == row.source]
-        told = []
+        told: list[type[Probe]] = []
         for round in range(20):
             if round == 10:
                 ec2.actions[row.action]()

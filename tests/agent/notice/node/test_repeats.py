@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from evacd.facts import Noticed
+from evacd.facts import Noticed, Probe
 from evacd.notice.node import NodeSource
 from tests.agent.notice.hearing import MovedClock
 from tests.agent.notice.node.api_server import ApiServer
@@ -17,7 +17,7 @@ async def test_a_mark_that_stands_is_one_notice_sixty_times(
 ) -> None:
     record_property("matrix", ("node", "x60"))
     label(cluster.nodes["gpu-7"])
-    told = set()
+    told: set[Probe] = set()
     for _ in range(60):
         told.add(await source.probe())
         clock.now += 1.0

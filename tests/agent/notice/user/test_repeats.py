@@ -83,7 +83,7 @@ async def test_sixty_repeats_are_one_notice_whose_deadline_stays(
     opened: Open, clock: MovedClock, record_property: Record, name: str
 ) -> None:
     record_property("matrix", (name, "x60"))
-    told = set()
+    told: set[Probe] = set()
     async with opened(name, SAYS) as source:
         for _ in range(60):
             told.add(await source.probe())
