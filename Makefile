@@ -28,7 +28,7 @@ $(READY): pyproject.toml constraints.txt Makefile
 	    echo "npm could not install azurite: the tests of Azure's store will be skipped" >&2)
 	@touch $@
 
-system-packages:  ## what tests/systemd boots, from apt; nothing where it is there or apt is not
+system-packages:  ## what some tests drive, from apt; nothing where it is there or apt is not
 	tests/systemd/prepare
 
 demo: $(READY)  ## the main job: a notice saves a real training run
