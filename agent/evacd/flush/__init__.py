@@ -130,6 +130,11 @@ class Flush:
 
     def rescue(self, unit: str) -> None:
         """Save a unit that lost a rank: its memory lives only as long as this daemon."""
+        if self.order is None:
+            # What came of an earlier death says nothing of this one: neither that it is safe,
+            # nor that the store would refuse it again.
+            self.outcomes.pop(unit, None)
+            self._tried = {(name, tried) for name, tried in self._tried if name != unit}
         self._orphans.add(unit)
         self.wake()
 

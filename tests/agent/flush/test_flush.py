@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -320,6 +321,36 @@ async def test_orphans_are_rescued_without_an_order_and_nobody_else_is() -> None
         await flush.settled.wait()
 
     assert [unit for _, unit, _ in link.log] == ["dead"]
+
+
+async def test_an_orphan_that_is_lost_is_told_although_an_earlier_one_was_kept() -> None:
+    aboard = Aboard(staged("dead", 1, 100))
+    link = Link(aboard)
+    async with flushing(aboard, link, told := Told()) as flush:
+        flush.rescue("dead")
+        await flush.settled.wait()
+        later = (Candidate(Generation(1, 10), 100 * MB),)
+        aboard.all["dead"] = replace(aboard.all["dead"], candidates=later)
+        link.resets = ["dead"]
+        flush.rescue("dead")
+        await flush.settled.wait()
+
+    assert [type(outcome) for outcome in told.outcomes] == [Kept, Lost]
+    assert flush.outcomes["dead"] == Lost("dead", "connection reset")
+
+
+async def test_an_orphan_that_the_store_refused_is_tried_again_at_the_next_death() -> None:
+    aboard = Aboard(staged("dead", 1, 100))
+    link = Link(aboard, resets=["dead"])
+    async with flushing(aboard, link, Told()) as flush:
+        flush.rescue("dead")
+        await flush.settled.wait()
+        link.resets = []
+        flush.rescue("dead")
+        await flush.settled.wait()
+
+    assert [step for _, _, step in link.log] == [9, 9]
+    assert isinstance(flush.outcomes["dead"], Kept)
 
 
 async def test_a_hung_callback_is_cut_off_at_what_it_asked_for_while_others_wait() -> None:
