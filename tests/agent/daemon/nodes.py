@@ -170,13 +170,20 @@ class Node:
         return request(self.admin, Cancel(), timeout=5.0)
 
     def settled(self) -> dict[str, dict[str, Any]]:
-        """Wait until the running order has nothing left to do; its outcomes by unit."""
+        """Wait until the running order has nothing left to do, and that is on record.
+
+        Its outcomes by unit.
+        """
 
         def done() -> dict[str, Any] | None:
             status = self.status()
             return status if status["order"] and status["order"]["settled"] else None
 
-        return {one["unit"]: one for one in until("the order settles", done)["outcomes"]}
+        outcomes = {one["unit"]: one for one in until("the order settles", done)["outcomes"]}
+        if outcomes:
+            # The journal is written in order, so all that came before is on the disk, too.
+            self.event("report.written")
+        return outcomes
 
     def events(self) -> list[incident.Event]:
         """Of the last incident."""
