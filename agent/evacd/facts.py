@@ -151,6 +151,7 @@ class Unit:
         turn_seconds: Callback mode: how long its own flush takes, at most; None if staged.
         empty_because: Why there is no candidate, for the report.
         durable: The newest generation that is whole in a durable store; None before the first.
+        deadline: Its own, where it leaves before the rest of the node; the sooner one counts.
     """
 
     name: str
@@ -161,6 +162,7 @@ class Unit:
     turn_seconds: float | None = None
     empty_because: str = "nothing was staged"
     durable: Generation | None = None
+    deadline: float | None = None
 
 
 @dataclass(frozen=True)

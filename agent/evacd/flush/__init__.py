@@ -10,7 +10,7 @@ in overtime until nothing is left or the machine is gone.
 
 import asyncio
 from asyncio import TaskGroup, wait
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from typing import Any, Protocol, TypeAlias
@@ -104,6 +104,8 @@ class Flush:
         self.order: Order | None = None
         self.outcomes: dict[str, Outcome] = {}
         self._orphans: set[str] = set()
+        # Of orphans that have one: a workload that leaves has not the node's time.
+        self._own: dict[str, float] = {}
         # Where a generation was completed, and older ones may be too many now.
         self.crowded: set[Place] = set()
         self._tried: set[tuple[str, Generation | None]] = set()
@@ -119,6 +121,8 @@ class Flush:
         if self.order is None or self.order.id != order.id:
             self.outcomes.clear()
             self._tried.clear()
+            now = self._clock.monotonic()
+            self._own = {unit: own for unit, own in self._own.items() if own > now}
         self.order = order
         self.wake()
 
@@ -128,14 +132,22 @@ class Flush:
         self._tried.clear()
         self.wake()
 
-    def rescue(self, unit: str) -> None:
-        """Save a unit that lost a rank: its memory lives only as long as this daemon."""
+    def rescue(self, unit: str, *, deadline: float | None = None) -> None:
+        """Save a unit that lost a rank: its memory lives only as long as this daemon.
+
+        Args:
+            deadline: Of this unit alone, monotonic seconds: it leaves, and nobody else. Then it is
+                told what becomes of it, also where it was safe before or has staged nothing.
+                A callback workload gets no turn: it flushes before it leaves.
+        """
         if self.order is None:
             # What came of an earlier death says nothing of this one: neither that it is safe,
             # nor that the store would refuse it again.
             self.outcomes.pop(unit, None)
             self._tried = {(name, tried) for name, tried in self._tried if name != unit}
         self._orphans.add(unit)
+        if deadline is not None:
+            self._own[unit] = deadline
         self.wake()
 
     def wake(self) -> None:
@@ -185,7 +197,7 @@ class Flush:
             units,
             deadline=order.deadline if order else now + _NO_HURRY_SECONDS,
             rates={lane: rate.bytes_per_second for lane, rate in self.rates.items()},
-            reserve=self._reserve if order else 0.0,
+            reserve=self._reserve,
             commit_seconds=self._commit_seconds,
             now=now,
         )
@@ -194,6 +206,7 @@ class Flush:
         """Who has nothing safe yet, with the candidates that were not tried."""
         units = []
         for unit in self._on_board.units():
+            unit = replace(unit, deadline=self._own.get(unit.name))
             if self.order is None and unit.name not in self._orphans:
                 continue
             # What was kept under an order that is over says nothing of what died since.
@@ -232,9 +245,10 @@ class Flush:
 
     def _tell(self, plan: Plan) -> None:
         """Record a plan that says something new, what it gives up, and who needs none."""
-        if self.order is None:
-            return
         self._spare()
+        if self.order is None:
+            self._give_up(plan, self._own)
+            return
         steps = [(step.unit, step.generation, step.overtime) for step in plan.steps]
         given_up = [given.unit for given in plan.given_up]
         if (self.order, given_up) == self._told[:2] and _remains_of(steps, self._told[2]):
@@ -248,14 +262,20 @@ class Flush:
                 "given_up": [asdict(given) for given in plan.given_up],
             },
         )
+        self._give_up(plan, {given.unit for given in plan.given_up})
+
+    def _give_up(self, plan: Plan, among: Collection[str]) -> None:
+        """Who has nothing left to try, not even in overtime, is lost."""
         tried_late = {step.unit for step in plan.steps if step.overtime}
         for given in plan.given_up:
-            if given.unit not in tried_late and given.unit not in self.outcomes:
+            if given.unit in among and given.unit not in tried_late | self.outcomes.keys():
                 self._end(Lost(given.unit, given.reason))
 
     def _spare(self) -> None:
         """Whose newest generation is durable already is kept, and no byte of it moves."""
         for unit in self._on_board.units():
+            if self.order is None and unit.name not in self._own:
+                continue
             if is_safe(unit) and not isinstance(self.outcomes.get(unit.name), Kept):
                 nothing = {"unit": unit.name, "nbytes": 0, "seconds": 0.0}
                 told = asdict(unit.durable) if unit.durable else None
@@ -360,6 +380,8 @@ class Flush:
             self._record("flush.lost", {"unit": outcome.unit, "reason": outcome.reason})
             if before is not None:
                 return
+        else:
+            self._own.pop(outcome.unit, None)
         self.outcomes[outcome.unit] = outcome
         self._ended(outcome)
 

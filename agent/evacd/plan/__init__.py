@@ -52,7 +52,7 @@ def schedule(
         ValueError: A rate is missing or not positive, or a time is not a number.
     """
     _check(deadline=deadline, reserve=reserve, commit_seconds=commit_seconds, now=now)
-    limit = deadline - max(reserve, 0.0)
+    reserve = max(reserve, 0.0)
     lanes: dict[str, list[Unit]] = defaultdict(list)
     for unit in in_order(units):
         lanes[unit.lane].append(unit)
@@ -60,7 +60,7 @@ def schedule(
     given_up: list[GivenUp] = []
     for lane, members in lanes.items():
         rate = _rate(rates, lane)
-        placed, refused = _fill(members, limit, rate, max(commit_seconds, 0.0), now)
+        placed, refused = _fill(members, deadline, reserve, rate, max(commit_seconds, 0.0), now)
         steps += placed
         given_up += refused
     rank = {unit.name: i for i, unit in enumerate(in_order(u for us in lanes.values() for u in us))}
@@ -92,14 +92,15 @@ def in_order(units: Iterable[Unit]) -> list[Unit]:
 
 
 def _fill(
-    units: Sequence[Unit], limit: float, rate: float, commit: float, now: float
+    units: Sequence[Unit], deadline: float, reserve: float, rate: float, commit: float, now: float
 ) -> tuple[list[Step], list[GivenUp]]:
-    """One lane: what fits before *limit* in one pass, then all else in overtime."""
+    """One lane: what fits before the deadline in one pass, then all else in overtime."""
     steps: list[Step] = []
     given_up: list[GivenUp] = []
     late: list[tuple[Unit, Candidate | None]] = []
     cursor = now
     for unit in units:
+        limit = _deadline(unit, deadline) - reserve
         choices = _choices(unit)
         if not choices:
             given_up.append(GivenUp(unit.name, unit.empty_because))
@@ -127,6 +128,11 @@ def _fill(
         steps.append(_step(unit, choice, cursor, ends, overtime=True))
         cursor = ends
     return steps, given_up
+
+
+def _deadline(unit: Unit, deadline: float) -> float:
+    """The sooner one, where *unit* has one of its own."""
+    return deadline if unit.deadline is None else min(deadline, unit.deadline)
 
 
 def _choices(unit: Unit) -> tuple[Candidate | None, ...]:

@@ -353,6 +353,46 @@ async def test_an_orphan_that_the_store_refused_is_tried_again_at_the_next_death
     assert isinstance(flush.outcomes["dead"], Kept)
 
 
+async def test_who_leaves_alone_has_a_deadline_of_its_own() -> None:
+    aboard = Aboard(staged("leaves", 1, 900, 300), staged("stays", 9, 100))
+    link = Link(aboard)
+    async with flushing(aboard, link, Told()) as flush:
+        flush.rescue("leaves", deadline=5.0)
+        await flush.settled.wait()
+
+    # 9 s are too long for it; nobody who stays moves.
+    assert [(unit, step) for _, unit, step in link.log] == [("leaves", 8)]
+    assert isinstance(flush.outcomes["leaves"], Kept)
+
+
+async def test_who_leaves_alone_is_told_that_it_staged_nothing_or_was_safe_before() -> None:
+    empty = Unit("empty", 1, 0.0, LANE)
+    safe = Unit("safe", 1, 0.0, LANE, durable=Generation(1, 5))
+    aboard = Aboard(empty, safe)
+    async with flushing(aboard, Link(aboard), told := Told()) as flush:
+        flush.rescue("empty", deadline=5.0)
+        flush.rescue("safe", deadline=5.0)
+        await flush.settled.wait()
+
+    assert flush.outcomes["empty"] == Lost("empty", "nothing was staged")
+    assert isinstance(flush.outcomes["safe"], Kept)
+    assert len(told.outcomes) == 2
+
+
+async def test_a_leave_that_is_over_shortens_no_later_order() -> None:
+    aboard = Aboard(Unit("job", 1, 0.0, LANE))
+    link = Link(aboard)
+    async with flushing(aboard, link, Told()) as flush:
+        flush.rescue("job", deadline=5.0)
+        await flush.settled.wait()
+        await asyncio.sleep(10.0)
+        aboard.all["job"] = staged("job", 1, 500, 100)
+        flush.evacuate(order(30.0))
+        await flush.settled.wait()
+
+    assert [step for _, _, step in link.log] == [9]
+
+
 async def test_a_hung_callback_is_cut_off_at_what_it_asked_for_while_others_wait() -> None:
     hung = Unit("hung", 9, 0.0, LANE, turn_seconds=2.0)
     aboard = Aboard(hung, staged("next", 1, 100))

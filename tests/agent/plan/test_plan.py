@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -326,6 +327,16 @@ class TestExamples:
         assert plan.steps == (
             Step("alice/gpt", "fast", Generation(1, 8), 100, starts=0.0, ends=3.0),
         )
+
+    def test_a_unit_that_leaves_sooner_is_planned_to_its_own_deadline(self) -> None:
+        leaves = replace(unit("leaves", 80), deadline=NOW + 6.0)
+
+        plan = plan_of([leaves, unit("stays", 80)], 30.0)
+
+        assert [(step.unit, step.overtime) for step in plan.steps] == [
+            ("stays", False),
+            ("leaves", True),
+        ]
 
     def test_equals_go_by_arrival_and_then_by_name(self) -> None:
         units = [unit("b", 8, arrived=1.0), unit("a", 8, arrived=1.0), unit("z", 8, arrived=0.5)]
