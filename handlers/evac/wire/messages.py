@@ -151,6 +151,21 @@ class AskStatus(Message):
     type: ClassVar[str] = "status"
 
 
+@dataclass(frozen=True)
+class Save(Message):
+    """Save all that a job of one's own user has staged here: an order of scope workload.
+
+    Answered by `Ordered` at once; what becomes of it stands under ``leaving`` in the status.
+
+    Attributes:
+        seconds: Until whoever asks is gone.
+    """
+
+    type: ClassVar[str] = "save"
+    job: str = _text(63, NAME)
+    seconds: float = _seconds()
+
+
 # --- admin -> daemon (admin.sock only) --------------------------------------------------
 
 
@@ -244,6 +259,20 @@ class Accepted(Message):
 
 
 @dataclass(frozen=True)
+class Ordered(Message):
+    """The answer to `Save`.
+
+    Attributes:
+        order: Its id in the status and the report.
+        unit: The job's prefix in each store.
+    """
+
+    type: ClassVar[str] = "ordered"
+    order: str = _text(64)
+    unit: str = _text(256)
+
+
+@dataclass(frozen=True)
 class Refuse(Message):
     """Not done, and why. Where ``fatal``, the connection is closed next."""
 
@@ -308,8 +337,8 @@ class Status(Message):
 
 
 _KINDS: tuple[type[Message], ...] = (
-    Hello, Register, Reserve, Acquire, Staged, Release, Done, Leave, AskStatus, Drain, Cancel,
-    Drill, Welcome, Registered, Slot, Granted, Accepted, Refuse, OrderGiven, Advice, Turn,
+    Hello, Register, Reserve, Acquire, Staged, Release, Done, Leave, AskStatus, Save, Drain, Cancel,
+    Drill, Welcome, Registered, Slot, Granted, Accepted, Ordered, Refuse, OrderGiven, Advice, Turn,
     StandDown, Status,
 )  # fmt: skip
 MESSAGES: Mapping[str, type[Message]] = {kind.type: kind for kind in _KINDS}
