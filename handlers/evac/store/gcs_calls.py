@@ -31,7 +31,8 @@ from evac.store import answers
 GOOGLE = "https://storage.googleapis.com"
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 # Seconds to connect, and of silence: each send and each receive, not the whole request.
-TIMEOUT = (5.0, 30.0)
+CONNECT = 5.0
+SILENCE = 30.0
 # What goes to the socket at once; between two of them a put can be stopped.
 PIECE = 1024 * 1024
 _BYTES = "application/octet-stream"
@@ -92,7 +93,10 @@ class Body:
 class Calls:
     """One bucket's calls; all block, and all may be made from several threads at once."""
 
-    def __init__(self, bucket: str, *, endpoint: str | None, connections: int) -> None:
+    def __init__(
+        self, bucket: str, *, endpoint: str | None, connections: int, silence: float = SILENCE
+    ) -> None:
+        self._timeout = (CONNECT, silence)
         self._bucket = quote(bucket, safe="")
         self._endpoint = (endpoint or GOOGLE).rstrip("/")
         self._connections = connections
@@ -198,7 +202,7 @@ class Calls:
             may: Statuses that the caller understands.
         """
         try:
-            answer = self._opened(key).request(method, url, timeout=TIMEOUT, **how)
+            answer = self._opened(key).request(method, url, timeout=self._timeout, **how)
         except GoogleAuthError as error:
             again = getattr(error, "retryable", False)
             kind = StoreUnavailable if again else StoreRejected

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from random import uniform
 from threading import Event
+from typing import TypeVar
 
 from crc32c import crc32c
 
@@ -12,7 +13,8 @@ from evac.store.direct import Stopped
 from evac.store.errands import Errands
 from evac.store.gcs_calls import Body, Calls, Made
 
-# Of one part; a lost one must not cost the body.
+T = TypeVar("T")
+# Of one call; a lost one must not cost the body.
 TRIES = 4
 
 
@@ -84,7 +86,7 @@ class Upload:
             raise Stopped
 
 
-def tried(work: Callable[[], Made], stop: Event) -> Made:
+def tried(work: Callable[[], T], stop: Event) -> T:
     """Do it again while that may help, a few times.
 
     Raises:

@@ -12,6 +12,7 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -97,11 +98,12 @@ class S3Store(BlobStore):
             older_than: Seconds since its last part was there, and five minutes in which one may be on its
                 way.
         """
-        before = datetime.now(UTC) - timedelta(seconds=older_than + PART_SECONDS)
         prefix = self._location.prefix
-        uploads: Sequence[_Upload] = (
-            await self._ask("uploads", prefix=f"{prefix}/" if prefix else "")
-        )["uploads"]
+        answer = await self._ask("uploads", prefix=f"{prefix}/" if prefix else "")
+        uploads: Sequence[_Upload] = answer["uploads"]
+        # By the store's clock, as the uploads' dates are: ours may be wrong.
+        now = parsedate_to_datetime(answer["now"]) if answer["now"] else datetime.now(UTC)
+        before = now - timedelta(seconds=older_than + PART_SECONDS)
         dead = [
             one
             for one in uploads

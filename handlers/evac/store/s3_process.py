@@ -88,11 +88,13 @@ def _preflight(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def _uploads(asked: dict[str, Any]) -> dict[str, Any]:
-    """All below a prefix, each with the date of its last sign of life."""
+    """All below a prefix, each with the date of its last sign of life, and what time it is there."""
     client = _client(asked)
     found = []
+    now = ""
     pages = client.get_paginator("list_multipart_uploads")
     for page in pages.paginate(Bucket=asked["bucket"], Prefix=asked["prefix"]):
+        now = page["ResponseMetadata"]["HTTPHeaders"].get("date", "")
         for upload in page.get("Uploads", ()):
             last = upload["Initiated"]
             # A body of a terabyte takes hours: what counts is its newest part.
@@ -105,7 +107,7 @@ def _uploads(asked: dict[str, Any]) -> dict[str, Any]:
             except client.exceptions.NoSuchUpload:
                 continue  # it has just been ended
             found.append({"key": upload["Key"], "id": upload["UploadId"], "last": last.isoformat()})
-    return {"uploads": found}
+    return {"uploads": found, "now": now}
 
 
 def _abort(asked: dict[str, Any]) -> dict[str, Any]:
