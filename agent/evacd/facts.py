@@ -6,7 +6,7 @@ clock, all sizes bytes. Nothing here opens, waits or logs.
 
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from evac.generation import Generation
 
@@ -126,16 +126,34 @@ class Order:
 # --- plan -------------------------------------------------------------------------------
 
 
+# ``full``: all that nobody else holds of a generation. ``weights``: the weights alone, worth
+# having where nothing full gets out. ``held``: the rest of a full one, which survivors hold.
+Kind: TypeAlias = Literal["full", "weights", "held"]
+
+
 @dataclass(frozen=True)
 class Candidate:
-    """A generation that every rank of the job on this node holds complete.
+    """A generation that every rank of the job on this node holds complete, or its weights.
 
     Attributes:
-        nbytes: What is still to be written: bytes that no durable store holds.
+        nbytes: What is still to be written: bytes that neither a durable store nor a survivor
+            holds.
+        kind: How much of the generation that is.
+        held_nbytes: What survivors hold of it, beside `nbytes`: it goes after everybody's own
+            bytes, or not at all.
+        begun: The lane on which part of it has moved already, and what is left there; None
+            where none has.
     """
 
     generation: Generation
     nbytes: int
+    kind: Kind = "full"
+    held_nbytes: int = 0
+    begun: tuple[str, int] | None = None
+
+    def left_on(self, lane: str) -> int:
+        """Bytes that *lane* would have to carry."""
+        return self.begun[1] if self.begun is not None and self.begun[0] == lane else self.nbytes
 
 
 @dataclass(frozen=True)
@@ -174,6 +192,7 @@ class Step:
         starts: Planned; monotonic seconds.
         ends: Planned, its commit included.
         overtime: Planned to end after the deadline.
+        kind: How much of the generation.
     """
 
     unit: str
@@ -183,6 +202,7 @@ class Step:
     starts: float
     ends: float
     overtime: bool = False
+    kind: Kind = "full"
 
 
 @dataclass(frozen=True)
@@ -220,6 +240,7 @@ class Kept:
         durable: The whole generation, all ranks of the job, is complete in the store; else
             the ranks of other nodes are still missing there.
         store: URL of the store; "" for a callback workload.
+        kind: How much of the generation is safe: ``full``, or the ``weights`` alone.
     """
 
     unit: str
@@ -228,6 +249,7 @@ class Kept:
     seconds: float
     durable: bool = True
     store: str = ""
+    kind: Kind = "full"
 
 
 @dataclass(frozen=True)

@@ -94,6 +94,14 @@ class Store(Protocol):
         ...
 
 
+def is_durable(url: str) -> bool:
+    """Whether what is in the store behind *url* outlives the machines of the job.
+
+    A peer's memory keeps bytes for as long as that peer lives, and no longer.
+    """
+    return not url.startswith("evac://")
+
+
 def open_store(url: str, *, owner: Owner | None = None) -> Store:
     """The store behind *url*.
 
