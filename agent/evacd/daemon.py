@@ -15,7 +15,7 @@ import aiohttp
 import structlog
 
 from evac.errors import EvacError, StoreError
-from evac.wire import Accepted, Cancel, Drain, Drill, Message, Refuse
+from evac.wire import Accepted, Cancel, Drain, Drill, Message, Ordered, Refuse
 from evacd.calm import Calm
 from evacd.clock import Clock, SystemClock
 from evacd.config import Config, without_secrets
@@ -90,6 +90,7 @@ class Daemon:
             happened=self._happened,
             status=self._status,
             admin=self._administer,
+            save=self._save_own,
             node=self._node,
             boot=self._boot,
         )
@@ -361,6 +362,12 @@ class Daemon:
         leaving.undrained()
         self._ears.hear(cancelled)
         return Accepted()
+
+    def _save_own(self, unit: str, seconds: float, uid: int) -> Message:
+        if self._evacuation is None:
+            return Refuse("the daemon is still starting")
+        order = self._evacuation.own.ask(unit, seconds, uid=uid)
+        return Refuse(order) if isinstance(order, str) else Ordered(order.id, unit)
 
     def _status(self) -> Mapping[str, object]:
         status: dict[str, Any] = {

@@ -29,6 +29,7 @@ from evacd.order import (
     Withdrawn,
     shown,
 )
+from evacd.own_orders import OwnOrders
 from evacd.plan import need
 from evacd.quiet import GiveWay
 from evacd.report.journal import Journal
@@ -58,6 +59,7 @@ class Evacuation:
         boot: str,
         beside: TaskGroup,
         count: Callable[[str, Mapping[str, Any]], None],
+        new_id: Callable[[], str],
     ) -> None:
         """Wire it up.
 
@@ -69,6 +71,7 @@ class Evacuation:
             leaving: Tells the world around, beside the flush.
             beside: Owns the tasks that run beside the flush.
             count: Told each event of the path, by its name in the report.
+            new_id: Names an order of scope workload.
         """
         self._machine = machine
         self._board = board
@@ -97,6 +100,18 @@ class Evacuation:
             record=self._record,
             ended=self._ended,
             idle=self._idle,
+        )
+        self.own = OwnOrders(
+            self.flush,
+            self.way,
+            units=board.units,
+            journal=journal,
+            clock=clock,
+            new_id=new_id,
+            node=node,
+            boot=boot,
+            count=count,
+            beside=self._run_beside,
         )
 
     # --- what is heard -------------------------------------------------------------------
@@ -221,7 +236,7 @@ class Evacuation:
 
     async def settle(self) -> None:
         """Wait until a running order has nothing left to do, on any seam."""
-        if self.flush.order is not None:
+        if self.flush.order is not None or self.own.running:
             await self.flush.settled.wait()
         if self._running:
             await wait(self._running)
@@ -245,11 +260,13 @@ class Evacuation:
             log.error("flush.lost", unit=outcome.unit, reason=outcome.reason)
         if order is not None:
             self.leaving.ended(order, outcome)
+        self.own.ended(outcome)
 
     def _idle(self) -> None:
         """The flush has nothing left to do: thin out, and say how it went, once per change."""
         while self.flush.crowded:
             self._run_beside(self._thin_out(self.flush.crowded.pop()))
+        self.own.idle()
         outcomes = self.flush.outcomes
         if self.flush.order is None or outcomes == self._reported:
             return
@@ -269,6 +286,7 @@ class Evacuation:
     def _record(self, name: str, data: Mapping[str, Any]) -> None:
         """Into the running incident; outside of one there is nothing to record."""
         self._count(name, data)
+        self.own.record(name, data)
         if self.flush.order is not None:
             self._journal.record(self.flush.order.id, name, data)
 
@@ -311,6 +329,7 @@ def status_of(evacuation: Evacuation, *, now: float) -> dict[str, Any]:
             "seconds_left": order.deadline - now,
             "settled": evacuation.flush.settled.is_set(),
         },
+        "leaving": evacuation.own.shown(now=now),
         "notices": shown(evacuation.standing, now=now),
         "outcomes": [
             {"unit": unit, "kept": isinstance(outcome, Kept), **asdict(outcome)}

@@ -53,6 +53,7 @@ def make_board(
     happened: Callable[[Happening], None],
     status: Callable[[], Mapping[str, object]],
     admin: Callable[[Drain | Cancel | Drill], Message],
+    save: Callable[[str, float, int], Message],
     node: str,
     boot: str,
 ) -> Board:
@@ -83,6 +84,7 @@ def make_board(
         happened=happened,
         status=status,
         admin=admin,
+        save=save,
         prepare=prepare_in(config.store.targets, _open_store),
     )
 
@@ -144,6 +146,7 @@ def make_evacuation(
         boot=boot,
         beside=beside,
         count=count,
+        new_id=lambda: f"{prefix}-w{next(number)}",
     )
 
 

@@ -62,7 +62,7 @@ def read_settings(
         ValueError: Something is missing or wrong; says what was expected.
     """
     if job is None:
-        job = _word(environment, _JOB)
+        job = job_of(environment)
         if job is None:
             raise ValueError(f"job: expected a name; pass job= or set one of {', '.join(_JOB)}")
     if mode not in set(Mode):
@@ -94,6 +94,11 @@ def read_settings(
     if not 0 < len(os.fsencode(path)) < _SUN_PATH:
         raise ValueError(f"socket: expected a path below {_SUN_PATH} bytes, got {path!r}")
     return Settings(register, path)
+
+
+def job_of(environment: Mapping[str, str]) -> str | None:
+    """The job that a person or a launcher named; None where nobody did."""
+    return _word(environment, _JOB)
 
 
 def _word(environment: Mapping[str, str], names: tuple[str, ...]) -> str | None:

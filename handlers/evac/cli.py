@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evac import __version__, drill, incident, inspect
+from evac import __version__, drill, incident, inspect, leave
 from evac._clock import monotonic
 from evac.admin import read_status, request
 from evac.errors import EvacError, NotConnected
@@ -30,6 +30,7 @@ examples:
   evac status                      who is on board, and what is staged
   evac drain --seconds 60          leave this node now, and watch it happen
   evac drill --flush               who would be lost now; moves the bytes for real
+  evac leave --job gpt --within 25 save your own job before you stop it (preStop hooks)
   evac report                      the last evacuation's timeline (works with evacd dead)
   evac ls file:///mnt/ckpt         generations, and which of them are whole
   evac verify file:///mnt/ckpt     read the newest one back and check every checksum
@@ -114,6 +115,17 @@ def _parser() -> argparse.ArgumentParser:
     _socket(report, "EVAC_SOCKET", SOCKET)
     _json(report)
     report.set_defaults(run=_report)
+
+    goes = commands.add_parser(
+        "leave",
+        help="save what your own job has staged here, before you stop it",
+        description=leave.DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    leave.add_arguments(goes)
+    _socket(goes, "EVAC_SOCKET", SOCKET)
+    _json(goes)
+    goes.set_defaults(run=leave.leave)
 
     for name, add_arguments, function, text in (
         ("ls", inspect.add_ls_arguments, inspect.ls, "generations, and which of them are whole"),

@@ -92,6 +92,14 @@ class Metrics:
                 "evac_departures", "Announcements of this node's departure.", "name", "result"
             ),
         }
+        self._own_orders = self._counter(
+            "evac_workload_orders", "Orders that workloads gave for themselves.", "result"
+        )
+        self._denied = self._counter(
+            "evac_peers_denied",
+            "What peers at the sockets were refused or dropped for, logged or not.",
+            "what",
+        )
         self._registry.register(_Shown(status))
 
     def text(self) -> bytes:
@@ -130,6 +138,10 @@ class Metrics:
             self._seconds.observe(data["seconds"])
         elif name == "trickle.finished":
             self._trickled.labels(without_secrets(data["store"])).inc(data["nbytes"])
+        elif name == "own_order.ended":
+            self._own_orders.labels(data["result"]).inc()
+        elif name.startswith("denied."):
+            self._denied.labels(name.removeprefix("denied.")).inc()
         elif name in _BESIDE:
             counter, result = _BESIDE[name]
             self._beside[counter].labels(data["name"], result).inc()

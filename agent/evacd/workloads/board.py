@@ -16,7 +16,7 @@ from evacd.clock import Clock
 from evacd.errors import StateError
 from evacd.facts import Notice, Order, Unit
 from evacd.workloads.aboard import Aboard
-from evacd.workloads.desk import Desk
+from evacd.workloads.desk import Desk, SaveOwn
 from evacd.workloads.happenings import Happening
 from evacd.workloads.link import Link
 from evacd.workloads.part import Part
@@ -47,6 +47,7 @@ class Board:
         admin: Carries out what came over the admin socket and gives the answer.
         prepare: Makes the place in the stores where a job's owner may write, given its prefix; awaited
             before the job's workloads are told that they are registered, but not for long.
+        save: Carries out what a job's own user asked for, and gives the answer.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Board:
         status: Callable[[], Mapping[str, object]],
         admin: Callable[[Drain | Cancel | Drill], Message],
         prepare: Prepare | None = None,
+        save: SaveOwn | None = None,
     ) -> None:
         self.ready = asyncio.Event()
         self._settings = settings
@@ -66,6 +68,7 @@ class Board:
         self._status = status
         self._admin = admin
         self._prepare = prepare
+        self._save = save
         self._roster = Roster(budget=settings.memory_bytes)
         self._turns = Turns()
         self._staging = Staging(self._roster, limit=settings.slots, happened=happened)
@@ -87,6 +90,7 @@ class Board:
                 status=self._status,
                 admin=self._admin,
                 prepare=self._prepare,
+                save=self._save,
                 roster=self._roster,
                 staging=self._staging,
                 turns=self._turns,

@@ -7,7 +7,7 @@ import asyncio
 import json
 import os
 from collections.abc import Callable, Mapping
-from typing import NoReturn
+from typing import NoReturn, TypeAlias
 
 import structlog
 
@@ -23,10 +23,12 @@ from evac.wire import (
     Drill,
     Leave,
     Message,
+    Refuse,
     Register,
     Registered,
     Release,
     Reserve,
+    Save,
     Staged,
     Status,
     Welcome,
@@ -48,6 +50,9 @@ from evacd.workloads.turns import Turns
 
 log = structlog.get_logger()
 
+# Of a unit, within so many seconds, asked for by a uid.
+SaveOwn: TypeAlias = Callable[[str, float, int], Message]
+
 
 class Desk:
     """Takes what sessions say; decides who is `aboard`."""
@@ -61,6 +66,7 @@ class Desk:
         status: Callable[[], Mapping[str, object]],
         admin: Callable[[Drain | Cancel | Drill], Message],
         prepare: Prepare | None,
+        save: SaveOwn | None,
         roster: Roster,
         staging: Staging,
         turns: Turns,
@@ -71,6 +77,7 @@ class Desk:
         self._happened = happened
         self._status = status
         self._admin = admin
+        self._save = save
         self._roster = roster
         self._staging = staging
         self._turns = turns
@@ -156,6 +163,8 @@ class Desk:
                 self._tasks.create_task(self._prepare(session, message, re))
             case AskStatus():
                 self._tell_status(session, re)
+            case Save():
+                session.reply(self._ask_to_save(session, message), re)
             case Drain() | Cancel() | Drill():
                 session.reply(self._admin(message), re)
             case _ if session.workload is not None:
@@ -249,6 +258,15 @@ class Desk:
         self._happened(Joined(workload.unit, workload.rank, workload.process.pid))
         if self.aboard.order is not None:
             session.reply(self.aboard.message(self.aboard.order))
+
+    def _ask_to_save(self, session: Session, message: Save) -> Message:
+        """Whose user's job it is may ask: a preStop hook is another process of the same one."""
+        uid = session.peer.uid
+        for unit, job in self._roster.jobs.items():
+            if any(m.job == message.job and m.process.uid == uid for m in job.members):
+                return self._save(unit, message.seconds, uid) if self._save else Refuse("not here")
+        who = session.peer.user or f"uid {uid}"
+        return Refuse(f"no job {message.job} of user {who} is on board of this node")
 
     def _leave(self, session: Session, workload: Workload, re: int | None) -> None:
         self._deaths.forget(workload)

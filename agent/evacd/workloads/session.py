@@ -7,11 +7,13 @@ from evac.errors import ProtocolError
 from evac.wire import (
     PROTOCOL,
     Acquire,
+    Adopt,
     AskStatus,
     Cancel,
     Done,
     Drain,
     Drill,
+    HandBack,
     Hello,
     Leave,
     Message,
@@ -20,6 +22,7 @@ from evac.wire import (
     Register,
     Release,
     Reserve,
+    Save,
     Staged,
     Welcome,
     decode,
@@ -49,9 +52,9 @@ class Stage(StrEnum):
 # root has uid 0 too, and only the file mode of the other door keeps it out.
 WORDS: dict[tuple[Door, Stage], frozenset[type[Message]]] = {
     (Door.WORKLOAD, Stage.SILENT): frozenset({Hello}),
-    (Door.WORKLOAD, Stage.GREETED): frozenset({Register, AskStatus}),
+    (Door.WORKLOAD, Stage.GREETED): frozenset({Register, AskStatus, Save}),
     (Door.WORKLOAD, Stage.ABOARD): frozenset(
-        {Reserve, Acquire, Staged, Release, Done, Leave, AskStatus}
+        {Reserve, Acquire, Staged, Release, HandBack, Adopt, Done, Leave, AskStatus, Save}
     ),
     (Door.ADMIN, Stage.SILENT): frozenset({Hello}),
     (Door.ADMIN, Stage.GREETED): frozenset({AskStatus, Drain, Cancel, Drill}),
@@ -68,8 +71,10 @@ class Desk(Protocol):
         """The daemon's half of the hello, in its own version."""
         ...
 
-    def take(self, session: "Session", message: Message, re: int | None) -> None:
-        """One message that may be said at this point."""
+    def take(
+        self, session: "Session", message: Message, re: int | None, fd: int | None = None
+    ) -> None:
+        """One message that may be said at this point; the fd is closed when this returns."""
         ...
 
     def gone(self, session: "Session", reason: str) -> None:
@@ -97,10 +102,12 @@ class Session:
         """Not done, and why."""
         self.reply(Refuse(reason=reason[:1024]), re)
 
-    def received(self, packet: bytes) -> None:
+    def received(self, packet: bytes, fd: int | None = None) -> None:
         """See `Receiver`."""
         try:
             said = decode(packet)
+            if (fd is not None) != isinstance(said.message, HandBack):
+                raise ProtocolError(f"{said.message.type} with{'out' * (fd is None)} an fd")
             problem = self._problem(said.message)
         except ProtocolError as error:
             self.link.drop(error.reason)
@@ -110,7 +117,7 @@ class Session:
         elif isinstance(said.message, Hello):
             self._greet(said.message, said)
         else:
-            self._desk.take(self, said.message, said.id)
+            self._desk.take(self, said.message, said.id, fd)
 
     def ended(self, reason: str) -> None:
         """See `Receiver`."""
