@@ -4,8 +4,10 @@
 beside that source, and named here once more so that the table shows it. `conftest.py` draws it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
+
+from tests.matrix import Named, named
 
 # In this order, as far as anything met them; others come behind.
 COLUMNS = (
@@ -174,32 +176,15 @@ ELSEWHERE: Mapping[str, Mapping[str, Mapping[str, str]]] = MappingProxyType(
 )
 
 
-def named() -> Iterator[tuple[tuple[str, str], str, str, str]]:
-    """Every cell that is filled elsewhere: the cell, its file, its test, and the id or ''."""
+def filled() -> Iterator[Named]:
+    """Every cell that is filled elsewhere."""
     for source, files in ELSEWHERE.items():
         for file, faults in files.items():
             for fault, test in faults.items():
-                name, _, given = test.rstrip("]").partition("[")
-                yield (source, fault), file, name, given
-
-
-def cells_of(file: str, name: str, given: str) -> list[tuple[str, str]]:
-    """The cells that a test fills: of *file*, called *name*, with *given* as its id or ''."""
-    return [
-        cell
-        for cell, of, test, wanted in named()
-        # An id of several values begins with the one that is meant.
-        if (of, test) == (file, name) and (not wanted or f"{given}-".startswith(f"{wanted}-"))
-    ]
+                yield named((source, fault), file, test)
 
 
 def column_of(name: str) -> str:
     """The column of a fault that was tried in several ways: ``blank`` of ``blank-reboot``."""
     before = name.rpartition("-")[0]
     return before if name not in COLUMNS and before in COLUMNS else name
-
-
-def in_order(met: Iterable[str], order: tuple[str, ...]) -> list[str]:
-    """What was *met*, in this order; what is not in it behind."""
-    left = dict.fromkeys(met)
-    return [each for each in order if each in left] + [each for each in left if each not in order]

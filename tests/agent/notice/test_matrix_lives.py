@@ -16,7 +16,7 @@ from evacd.notice import aws
 from evacd.notice.metadata import Limits
 from evacd.notice.simulate.aws import AwsMetadata
 from evacd.notice.simulate.faults import parse
-from tests.agent.notice.cells import CLOUDS, COLUMNS, OTHERS, SOURCES, named
+from tests.agent.notice.cells import CLOUDS, COLUMNS, OTHERS, SOURCES, filled
 from tests.agent.notice.hearing import Asked, MovedClock, watching
 from tests.agent.notice.test_bug_reports import HERE, functions_of
 from tests.agent.notice.test_matrix import OPEN, PATIENT, ROWS, Row, simulated
@@ -158,18 +158,18 @@ async def test_a_put_into_a_black_hole_is_unknown_and_names_the_hop_limit(
 # --- the table itself -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("file", sorted({file for _, file, _, _ in named()}))
+@pytest.mark.parametrize("file", sorted({one.file for one in filled()}))
 def test_what_fills_a_cell_elsewhere_exists(file: str) -> None:
     text = (HERE / "notice" / file).read_text()
 
-    assert {name for _, of, name, _ in named() if of == file} <= functions_of(text)
+    assert {one.test for one in filled() if one.file == file} <= functions_of(text)
     # An id is written in the file, alone or as one value of several.
-    given = {given for _, of, _, given in named() if of == file and given}
+    given = {one.given for one in filled() if one.file == file and one.given}
     assert [each for each in given if f'"{each}"' not in text and f"({each}," not in text] == []
 
 
 def test_the_table_knows_its_rows_and_columns() -> None:
     assert tuple(row.source for row in ROWS) == CLOUDS
-    assert {source for (source, _), _, _, _ in named()} <= {*SOURCES}
-    assert {fault for (_, fault), _, _, _ in named()} <= {*COLUMNS}
-    assert {*OTHERS} <= {source for (source, _), _, _, _ in named()}
+    assert {one.cell[0] for one in filled()} <= {*SOURCES}
+    assert {one.cell[1] for one in filled()} <= {*COLUMNS}
+    assert {*OTHERS} <= {one.cell[0] for one in filled()}
