@@ -105,9 +105,9 @@ def is_durable(url: str) -> bool:
 def open_store(url: str, *, owner: Owner | None = None) -> Store:
     """The store behind *url*.
 
-    ``file:///absolute/path``, ``s3://bucket/prefix``, ``gs://bucket/prefix`` or ``az://container/prefix``;
-    options follow as ``?endpoint=http://host:port&connections=8&timeout=60``, for S3 ``region``, for Azure
-    ``account``. What opens a store never stands in its URL.
+    ``file:///absolute/path``, ``s3://bucket/prefix``, ``gs://bucket/prefix``, ``az://container/prefix``, or a
+    peer's memory, ``evac://host:port/prefix``; options follow as ``?endpoint=http://host:port&connections=8``
+    ``&timeout=60``, for S3 ``region``, for Azure ``account``, for a peer ``token_file``. What opens a store never stands in its URL.
 
     Args:
         owner: Whose files and folders new ones become, where a store has such; the process's own by default.
@@ -135,7 +135,13 @@ def open_store(url: str, *, owner: Owner | None = None) -> Store:
         with _needs("azure"):
             from evac.store.azure import AzureStore
         return AzureStore.from_url(url)
-    raise ConfigError("store", url, "a URL of a kind that this version knows: file, s3, gs or az")
+    if scheme == "evac":
+        with _needs("peer"):
+            from evac.store.peer import PeerStore
+        return PeerStore.from_url(url)
+    raise ConfigError(
+        "store", url, "a URL of a kind that this version knows: file, s3, gs, az or evac"
+    )
 
 
 @contextmanager

@@ -13,6 +13,8 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 from evac.errors import ConfigError
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,221}")
+# A peer is found by its address, and there is no port that all would use.
+_PEER = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,252}|\[[0-9a-fA-F:.]{2,45}\]):[0-9]{1,5}")
 _ADDRESS = re.compile(r"[0-9]{1,3}(\.[0-9]{1,3}){3}")
 # What a bucket or container can be called at all, by scheme; dots part a name's labels.
 # docs.aws.amazon.com/AmazonS3/latest/userguide/bucketnamingrules.html,
@@ -83,8 +85,9 @@ def parse(url: str, *, options: Collection[str]) -> Location:
     shown = f"{split.scheme}://{split.netloc.rpartition('@')[2]}{split.path}"
     if "@" in split.netloc:
         raise ConfigError("store", shown, "no user and no password in a URL: use the environment")
-    if not _BUCKET.fullmatch(split.netloc) or split.fragment:
-        raise ConfigError("store", shown, f"{split.scheme}://bucket/prefix")
+    place, form = (_PEER, "host:port") if split.scheme == "evac" else (_BUCKET, "bucket/prefix")
+    if not place.fullmatch(split.netloc) or split.fragment:
+        raise ConfigError("store", shown, f"{split.scheme}://{form}")
     if wrong := _impossible(split.scheme, split.netloc):
         raise ConfigError("store", shown, wrong)
     prefix = unquote(split.path).strip("/")
@@ -113,6 +116,8 @@ def parse(url: str, *, options: Collection[str]) -> Location:
 
 def _impossible(scheme: str, name: str) -> str:
     """What a name should be where no bucket can have it; "" where one can."""
+    if scheme == "evac":
+        return "" if 0 < int(name.rpartition(":")[2]) < 65536 else "a port from 1 to 65535"
     pattern, most, expected = _LABELS[scheme]
     ends = name[0].isalnum() and name[-1].isalnum()
     fits = ends and 3 <= len(name) <= most and pattern.fullmatch(name) is not None

@@ -1,0 +1,234 @@
+"""Takes the connections of peers: one blocking thread each, never more than so many.
+
+A stranger, who has not proved that it holds the token, costs a thread for a few seconds at most; the oldest
+one goes when there are too many, and the more there are the slower further ones are let in.
+"""
+
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import structlog
+
+from evac.errors import ProtocolError
+from evac.store.direct import Stopped
+from evac.store.peer_line import Line, Lost
+from evacd.clock import Clock
+from evacd.peer.blocks import Blocks
+from evacd.peer.holdings import Holdings
+from evacd.peer.session import Session, Stranger
+from evacd.workloads.memory import available
+
+log = structlog.get_logger()
+
+MOST_STRANGERS = 16
+_BACKLOG = 64
+_SWEEP_SECONDS = 2.0
+# Refusals are told once in so many seconds, with their number: a flood must not fill the log.
+_TELL_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class PeerSettings:
+    """Plain values, checked where the configuration is read.
+
+    Attributes:
+        host: Address to listen on.
+        port: 0 takes a free one.
+        token: What opens it; empty where nothing is asked for.
+        budget: Bytes that all that is held here may take.
+        keep_seconds: How long a generation is kept to which nobody adds.
+        connections: The most at once.
+    """
+
+    host: str
+    port: int
+    token: bytes
+    budget: int
+    keep_seconds: float
+    connections: int
+
+
+class PeerServer:
+    """Keeps other nodes' bytes in this one's memory.
+
+    Args:
+        leaving: Whether this node goes away itself; it takes nothing new then. Asked from any thread.
+        promised: Bytes that the node's own workloads could still ask for. Asked from any thread.
+    """
+
+    def __init__(
+        self,
+        settings: PeerSettings,
+        clock: Clock,
+        *,
+        leaving: Callable[[], bool],
+        promised: Callable[[], int],
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._leaving = leaving
+        self._promised = promised
+        self._blocks = Blocks(lambda: available() - promised())
+        self._holdings = Holdings(
+            self._blocks,
+            budget=settings.budget,
+            keep_seconds=settings.keep_seconds,
+            clock=clock.monotonic,
+        )
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._strangers: dict[Line, None] = {}  # oldest first
+        self._peers: set[Line] = set()
+        self._threads: set[threading.Thread] = set()
+        self._refused = 0
+        self._untold = 0
+        self._told_at = float("-inf")
+        self._socket: socket.socket | None = None
+
+    @property
+    def port(self) -> int:
+        """The one that it listens on; 0 where it does not."""
+        return int(self._socket.getsockname()[1]) if self._socket is not None else 0
+
+    def open(self) -> None:
+        """Listen.
+
+        Raises:
+            OSError: The address cannot be had.
+        """
+        family = socket.AF_INET6 if ":" in self._settings.host else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((self._settings.host, self._settings.port))
+            listener.listen(_BACKLOG)
+        except BaseException:
+            listener.close()
+            raise
+        self._socket = listener
+        self._start(self._accept, listener)
+        self._start(self._sweep)
+        log.info(
+            "peer.listening",
+            address=self._settings.host,
+            port=self.port,
+            budget_nbytes=self._settings.budget,
+            token=bool(self._settings.token),
+        )
+
+    def close(self) -> None:
+        """Hang up and give everything back. Waits for what the threads have in hand."""
+        self._stop.set()
+        if self._socket is not None:
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+        with self._lock:
+            for line in (*self._strangers, *self._peers):
+                line.hang_up()
+            threads = tuple(self._threads)
+        for thread in threads:
+            thread.join()
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        self._holdings.close()
+
+    def shown(self) -> dict[str, object]:
+        """For the status."""
+        with self._lock:
+            connections, refused = len(self._peers), self._refused
+        return {
+            "address": self._settings.host,
+            "port": self.port,
+            "connections": connections,
+            "refused": refused,
+            "leaving": self._leaving(),
+            **self._holdings.shown(),
+        }
+
+    # --- threads --------------------------------------------------------------------------
+
+    def _start(self, work: Callable[..., None], *arguments: object) -> None:
+        def run() -> None:
+            try:
+                work(*arguments)
+            finally:
+                with self._lock:
+                    self._threads.discard(thread)
+
+        thread = threading.Thread(target=run, name="evacd-peer", daemon=True)
+        with self._lock:
+            self._threads.add(thread)
+        thread.start()
+
+    def _accept(self, listener: socket.socket) -> None:
+        while not self._stop.is_set():
+            try:
+                plain, _ = listener.accept()
+            except OSError as error:
+                # Out of descriptors, say, or the other end has gone already; or we are closing.
+                if not self._stop.wait(0.1):
+                    self._refuse(error.strerror or str(error))
+                continue
+            try:
+                line = Line(plain, self._stop.is_set)
+            except OSError:
+                plain.close()
+                continue
+            with self._lock:
+                self._strangers[line] = None
+                waiting = len(self._strangers)
+                if waiting > MOST_STRANGERS:
+                    next(iter(self._strangers)).hang_up()
+            try:
+                self._start(self._serve, line)
+            except RuntimeError:  # no more threads
+                self._forget(line)
+                continue
+            self._stop.wait(0.001 * (waiting - 1))
+
+    def _serve(self, line: Line) -> None:
+        try:
+            session = Session(line, self._holdings, self._blocks, self._leaving)
+            with self._lock:
+                room = len(self._peers) < self._settings.connections
+            if not session.shake_hands(self._settings.token, room=room):
+                self._refuse("as many peers as may be are connected")
+                return
+            with self._lock:
+                self._strangers.pop(line, None)
+                self._peers.add(line)
+            session.serve()
+        except Stranger:
+            self._refuse("another token, or none")
+        except (ProtocolError, Lost) as error:
+            self._refuse(error.reason)
+        except Stopped:
+            pass
+        finally:
+            self._forget(line)
+
+    def _forget(self, line: Line) -> None:
+        with self._lock:
+            self._strangers.pop(line, None)
+            self._peers.discard(line)
+        line.close()
+
+    def _refuse(self, reason: str) -> None:
+        with self._lock:
+            self._refused += 1
+            self._untold += 1
+            now = self._clock.monotonic()
+            if now < self._told_at + _TELL_SECONDS:
+                return
+            self._told_at, times, self._untold = now, self._untold, 0
+        log.warning("peer.refused", reason=reason, times=times)
+
+    def _sweep(self) -> None:
+        while not self._stop.wait(_SWEEP_SECONDS):
+            dropped = self._holdings.sweep(self._promised() - available())
+            if dropped:
+                log.info("peer.dropped_old", nbytes=dropped)

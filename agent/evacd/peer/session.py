@@ -1,0 +1,194 @@
+"""One connection of a peer: the handshake, then one request after the other, in a thread of its own.
+
+Whatever the other end sends, this thread alone has to do with it: nothing here touches the event loop.
+"""
+
+import json
+import secrets
+from collections.abc import Callable
+
+import structlog
+
+from evac.errors import ProtocolError, StoreRejected
+from evac.store import peer_wire as wire
+from evac.store.keys import split
+from evac.store.peer_line import Line, Lost
+from evac.store.peer_wire import Answer, Request, Status, Verb
+from evacd.peer.blocks import Blocks
+from evacd.peer.holdings import Holdings, Making
+
+log = structlog.get_logger()
+
+HANDSHAKE_SECONDS = 5.0
+# A connection that nobody uses any more.
+IDLE_SECONDS = 120.0
+# Bodies that one connection has in the making.
+MOST_PUTS = 16
+_OK = Answer(Status.OK)
+
+
+class Stranger(Exception):
+    """It does not hold the token."""
+
+
+class Session:
+    """Serves one connection. For its own thread.
+
+    Args:
+        leaving: Whether this node goes away itself.
+    """
+
+    def __init__(
+        self, line: Line, holdings: Holdings, blocks: Blocks, leaving: Callable[[], bool]
+    ) -> None:
+        self._line = line
+        self._holdings = holdings
+        self._blocks = blocks
+        self._leaving = leaving
+        self._puts: set[int] = set()
+
+    def shake_hands(self, token: bytes, *, room: bool) -> bool:
+        """Learn that the other end holds the token, and prove that we do; False where there is no room.
+
+        Raises:
+            Stranger: It does not.
+            ProtocolError: It speaks something else.
+            Lost: It is gone, or too slow.
+        """
+        line = self._line
+        theirs = wire.read_hello(line.receive(wire.HELLO_NBYTES, patience=HANDSHAKE_SECONDS))
+        ours = secrets.token_bytes(wire.NONCE)
+        line.send(wire.welcome(wire.Door.OPEN if room else wire.Door.BUSY, ours))
+        if not room:
+            return False
+        both = wire.Secrets(token, theirs, ours)
+        proof = line.receive(wire.PROOF, patience=HANDSHAKE_SECONDS)
+        if not wire.same(proof, both.of_client):
+            line.send(wire.verdict(None), patience=HANDSHAKE_SECONDS)
+            raise Stranger
+        line.send(wire.verdict(both.of_server))
+        line.seal(wire.Seal(both.session, b"s"), wire.Seal(both.session, b"c"))
+        return True
+
+    def serve(self) -> None:
+        """Answer requests until the other end has had enough.
+
+        Raises:
+            ProtocolError: It broke the protocol.
+            Lost: It is gone, or too slow.
+        """
+        try:
+            while self._line.wait(IDLE_SECONDS):
+                try:
+                    header = self._line.receive_header(wire.REQUEST_NBYTES, wire.key_nbytes)
+                except Lost as lost:
+                    if lost.untouched:
+                        return
+                    raise
+                self._do(wire.read_request(header))
+        finally:
+            self._holdings.abort(self._puts)
+
+    def _do(self, request: Request) -> None:
+        match request.verb:
+            case Verb.BEGIN:
+                self._answer(self._begin(request))
+            case Verb.PART:
+                self._answer(self._part(request))
+            case Verb.COMMIT | Verb.CREATE:
+                self._answer(self._finish(request))
+            case Verb.ABORT:
+                self._puts.discard(request.put)
+                self._holdings.abort([request.put])
+                self._answer(_OK)
+            case Verb.READ:
+                self._read(request)
+            case Verb.LIST:
+                self._list(request)
+            case Verb.DELETE:
+                self._answer(_refusal(request.key) or self._delete(request))
+
+    def _begin(self, request: Request) -> Answer:
+        if (refusal := _refusal(request.key)) is not None:
+            return refusal
+        if self._leaving():
+            return Answer(Status.LEAVING)
+        if request.nbytes > wire.MAX_BODY or len(self._puts) >= MOST_PUTS:
+            return Answer(Status.REFUSED, text="too large, or too many at once")
+        begun = self._holdings.begin(request.key, request.nbytes)
+        if isinstance(begun, str):
+            return Answer(Status.FULL, text=begun)
+        self._puts.add(begun)
+        return Answer(Status.OK, number=begun)
+
+    def _part(self, request: Request) -> Answer:
+        if not 0 < request.nbytes <= wire.PART:
+            raise ProtocolError(f"a part of {request.nbytes} bytes")
+        with self._holdings.part(request.put, request.offset, request.nbytes) as making:
+            if making is None:
+                self._discard(request.nbytes)
+                return Answer(Status.GONE)
+            return self._receive(making, request)
+
+    def _receive(self, making: Making, request: Request) -> Answer:
+        try:
+            block = self._blocks.take(request.nbytes, self._line.stopped)
+        except OSError as error:
+            self._discard(request.nbytes)
+            return Answer(Status.FULL, text=error.strerror or str(error))
+        try:
+            damaged = self._line.receive_chunks(block.view)
+        except BaseException:
+            self._blocks.give(block, keep=True)
+            raise
+        if damaged is not None:
+            self._blocks.give(block, keep=True)
+            number = request.offset // wire.CHUNK + damaged
+            log.warning("peer.damaged", key=making.key, chunk=number)
+            return Answer(Status.DAMAGED, number=number)
+        self._holdings.arrived(making, request.offset, block)
+        return _OK
+
+    def _discard(self, nbytes: int) -> None:
+        """What comes for nobody must still be taken off the line, to be able to say so."""
+        with memoryview(bytearray(min(nbytes, wire.CHUNK))) as nowhere:
+            for start in range(0, nbytes, wire.CHUNK):
+                with nowhere[: nbytes - start] as chunk:
+                    self._line.receive_chunks(chunk)
+
+    def _finish(self, request: Request) -> Answer:
+        done = self._holdings.finish(request.put, only_new=request.verb is Verb.CREATE)
+        if done is None:
+            return Answer(Status.GONE)
+        self._puts.discard(request.put)
+        return _OK if done else Answer(Status.EXISTS)
+
+    def _read(self, request: Request) -> None:
+        with self._holdings.opened(request.key) as held:
+            if held is None:
+                self._answer(Answer(Status.MISSING))
+                return
+            with held.bytes_at(request.offset, min(request.nbytes, wire.PART)) as found:
+                self._answer(Answer(Status.OK, number=held.nbytes, nbytes=found.nbytes))
+                self._line.send_chunks(found)
+
+    def _list(self, request: Request) -> None:
+        text = json.dumps(self._holdings.below(request.key), separators=(",", ":")).encode()
+        with memoryview(text) as document:
+            self._answer(Answer(Status.OK, nbytes=document.nbytes))
+            self._line.send_chunks(document)
+
+    def _delete(self, request: Request) -> Answer:
+        self._holdings.delete(request.key)
+        return _OK
+
+    def _answer(self, answer: Answer) -> None:
+        self._line.send_header(wire.answer(answer))
+
+
+def _refusal(key: str) -> Answer | None:
+    try:
+        split(key)
+    except StoreRejected as error:
+        return Answer(Status.REFUSED, text=error.reason)
+    return None

@@ -1,0 +1,237 @@
+"""Connections to one peer, kept while they are of use, each opened with proof of the token on both sides."""
+
+import os
+import secrets
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+
+from evac.errors import ProtocolError, StoreRejected, StoreUnavailable
+from evac.store import peer_wire as wire
+from evac.store.peer_line import Line, Lost
+
+CONNECT_SECONDS = 5.0
+HANDSHAKE_SECONDS = 10.0
+# Waiting ones; more are closed after use.
+KEPT = 8
+
+
+class Links:
+    """What is connected to one peer. Any thread may use it.
+
+    Args:
+        host: Name or address.
+        token_file: Holds what opens the peer; None for a peer that asks for nothing.
+        patience: Seconds that an answer may take.
+    """
+
+    def __init__(self, host: str, port: int, token_file: Path | None, *, patience: float) -> None:
+        self._host = host
+        self._port = port
+        self._token_file = token_file
+        self._patience = patience
+        self._lock = Lock()
+        self._waiting: list[Line] = []
+        self._pid = os.getpid()
+
+    @contextmanager
+    def line(self, key: str, stop: Callable[[], bool]) -> "Iterator[Link]":
+        """A connection for a few requests in a row.
+
+        Args:
+            key: For errors.
+            stop: Whether nobody wants it any more; it raises `Stopped` then.
+
+        Raises:
+            StoreError: There is none, or it broke.
+        """
+        link = Link(self, key, stop)
+        try:
+            yield link
+        except BaseException:
+            # In the middle of something, perhaps: of no more use.
+            link.drop()
+            raise
+        link.give_back()
+
+    def close(self) -> None:
+        """Close those that wait."""
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+        for line in waiting:
+            line.close()
+
+    def take(self) -> Line | None:
+        """One that waits."""
+        with self._lock:
+            if self._pid != os.getpid():
+                # A fork inherits its parent's connections, and must not talk into them.
+                for line in self._waiting:
+                    line.close()
+                self._waiting.clear()
+                self._pid = os.getpid()
+            return self._waiting.pop() if self._waiting else None
+
+    def keep(self, line: Line) -> None:
+        """One that is in order, for whoever comes next."""
+        line.stopped = _never
+        with self._lock:
+            if len(self._waiting) < KEPT and self._pid == os.getpid():
+                self._waiting.append(line)
+                return
+        line.close()
+
+    def open(self, key: str, stop: Callable[[], bool]) -> Line:
+        """A new one.
+
+        Raises:
+            StoreUnavailable: Nobody answers there, or not now.
+            StoreRejected: The token is not the peer's, or cannot be read.
+        """
+        token = self._token(key)
+        try:
+            plain = socket.create_connection((self._host, self._port), CONNECT_SECONDS)
+        except socket.gaierror as error:
+            raise StoreUnavailable(key, "its host name cannot be resolved") from error
+        except TimeoutError as error:
+            raise StoreUnavailable(key, "timed out") from error
+        except OSError as error:
+            raise StoreUnavailable(key, (error.strerror or str(error)).lower()) from error
+        line = Line(plain, stop)
+        try:
+            _shake_hands(line, token, key)
+        except BaseException:
+            line.close()
+            raise
+        return line
+
+    @property
+    def patience(self) -> float:
+        """Seconds that an answer may take."""
+        return self._patience
+
+    def _token(self, key: str) -> bytes:
+        if self._token_file is None:
+            return b""
+        try:
+            token = self._token_file.read_bytes().strip()
+        except OSError as error:
+            reason = f"token file {self._token_file}: {error.strerror or error}"
+            raise StoreRejected(key, reason) from error
+        if not token:
+            raise StoreRejected(key, f"token file {self._token_file} is empty")
+        return token
+
+
+class Link:
+    """A connection in use, opened when it is first needed."""
+
+    def __init__(self, links: Links, key: str, stop: Callable[[], bool]) -> None:
+        self._links = links
+        self._key = key
+        self._stop = stop
+        self._line: Line | None = None
+
+    def ask(self, what: wire.Request, body: memoryview | None = None) -> wire.Answer:
+        """One request, *body* behind it, and its answer.
+
+        Raises:
+            StoreError: There was none.
+        """
+        with self._translated():
+            return self._asked(what, body)
+
+    def receive(self, into: memoryview) -> None:
+        """What the last answer announced.
+
+        Raises:
+            StoreUnavailable: It did not come, or not as it was sent.
+        """
+        with self._translated():
+            damaged = self._get().receive_chunks(into)
+        if damaged is not None:
+            raise StoreUnavailable(self._key, f"chunk {damaged} of the answer arrived damaged")
+
+    def give_back(self) -> None:
+        """Nothing is under way on it."""
+        if self._line is not None:
+            self._links.keep(self._line)
+            self._line = None
+
+    def drop(self) -> None:
+        """Something may be."""
+        if self._line is not None:
+            self._line.close()
+            self._line = None
+
+    def _asked(self, what: wire.Request, body: memoryview | None) -> wire.Answer:
+        first = self._line is None
+        line = self._get()
+        try:
+            return self._exchange(line, what, body)
+        except Lost as lost:
+            # The peer may have closed it while nobody used it: not a failure of this request.
+            if not (first and lost.untouched):
+                raise
+        self._links.close()
+        self.drop()
+        self._line = self._links.open(self._key, self._stop)
+        return self._exchange(self._line, what, body)
+
+    def _exchange(self, line: Line, what: wire.Request, body: memoryview | None) -> wire.Answer:
+        line.send_header(wire.request(what))
+        if body is not None:
+            line.send_chunks(body)
+        header = line.receive_header(
+            wire.ANSWER_NBYTES, wire.text_nbytes, patience=self._links.patience
+        )
+        return wire.read_answer(header)
+
+    def _get(self) -> Line:
+        if self._line is None:
+            self._line = self._links.take() or self._links.open(self._key, self._stop)
+            self._line.stopped = self._stop
+        return self._line
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except Lost as error:
+            raise StoreUnavailable(self._key, error.reason) from error
+        except ProtocolError as error:
+            raise StoreUnavailable(self._key, error.reason) from error
+
+
+def _shake_hands(line: Line, token: bytes, key: str) -> None:
+    """Prove that we hold the token, and have the peer prove it, before a byte of anybody's goes out.
+
+    Raises:
+        StoreError: There is no peer of ours, or it has no room.
+    """
+    ours = secrets.token_bytes(wire.NONCE)
+    try:
+        line.send(wire.hello(ours))
+        taken, theirs = wire.read_welcome(
+            line.receive(wire.WELCOME_NBYTES, patience=HANDSHAKE_SECONDS)
+        )
+        if not taken:
+            raise StoreUnavailable(key, "the peer has all the connections that it takes")
+        both = wire.Secrets(token, ours, theirs)
+        line.send(both.of_client)
+        proof = wire.read_verdict(line.receive(wire.VERDICT_NBYTES, patience=HANDSHAKE_SECONDS))
+    except Lost as error:
+        raise StoreUnavailable(key, error.reason) from error
+    except ProtocolError as error:
+        raise StoreRejected(key, error.reason) from error
+    if proof is None:
+        raise StoreRejected(key, "access denied: the peer has another token, or we have none")
+    if not wire.same(proof, both.of_server):
+        raise StoreRejected(key, "access denied: the peer does not know our token")
+    line.seal(wire.Seal(both.session, b"c"), wire.Seal(both.session, b"s"))
+
+
+def _never() -> bool:
+    return False
