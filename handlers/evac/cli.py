@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evac import __version__, drill, incident, inspect, leave
+from evac import __version__, advise, drill, incident, inspect, leave
 from evac._clock import monotonic
 from evac.admin import read_status, request
 from evac.errors import EvacError, NotConnected
@@ -31,6 +31,7 @@ examples:
   evac drain --seconds 60          leave this node now, and watch it happen
   evac drill --flush               who would be lost now; moves the bytes for real
   evac leave --job gpt --within 25 save your own job before you stop it (preStop hooks)
+  evac interval --stall 0.2s --between 1h   how often to stage, and whether it pays
   evac report                      the last evacuation's timeline (works with evacd dead)
   evac ls file:///mnt/ckpt         generations, and which of them are whole
   evac verify file:///mnt/ckpt     read the newest one back and check every checksum
@@ -126,6 +127,16 @@ def _parser() -> argparse.ArgumentParser:
     _socket(goes, "EVAC_SOCKET", SOCKET)
     _json(goes)
     goes.set_defaults(run=leave.leave)
+
+    interval = commands.add_parser(
+        "interval",
+        help="how often to stage, and what reclaims cost",
+        description=advise.DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    advise.add_arguments(interval)
+    _json(interval)
+    interval.set_defaults(run=advise.advise)
 
     for name, add_arguments, function, text in (
         ("ls", inspect.add_ls_arguments, inspect.ls, "generations, and which of them are whole"),

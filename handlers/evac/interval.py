@@ -104,10 +104,14 @@ def break_even(costs: Costs, *, share: float = 1.0) -> float:
     return high
 
 
-def verdict(costs: Costs, interval: float) -> str:
-    """In one sentence and in numbers, whether the job gets anything done between reclaims."""
+def verdict(costs: Costs, interval: float, *, share: float = 1.0) -> str:
+    """In one sentence and in numbers, whether the job gets anything done between reclaims.
+
+    Args:
+        share: Most of the time that stalls may take, as in `bounded`.
+    """
     useful = shares(costs, interval).useful
-    every, limit = spoken(costs.between), spoken(break_even(costs))
+    every, limit = spoken(costs.between), spoken(break_even(costs, share=share))
     if useful <= 0:
         price = costs.restart + shares(costs, interval).redone * costs.between
         return (
