@@ -61,6 +61,23 @@ class TurnBudget:
         self._deadline = min(self._deadline, self._clock() + turn.seconds)
 
 
+def order_of(message: OrderGiven, clock: Monotonic) -> RunningOrder:
+    """The order that *message*, just read, tells of."""
+    return RunningOrder(
+        id=message.order,
+        confidence=message.confidence,
+        deadline=clock() + message.seconds_left,
+        source=message.source,
+        kind=message.kind,
+        clock=clock,
+    )
+
+
+def failed(turn: int, error: Exception) -> Done:
+    """What the daemon is told of a turn whose function raised."""
+    return Done(turn=turn, ok=False, reason=f"{type(error).__name__}: {error}"[:_MAX_REASON])
+
+
 OnOrder: TypeAlias = Callable[[RunningOrder], object]
 OnStandDown: TypeAlias = Callable[[str], object]
 OnAdvice: TypeAlias = Callable[[Advice], object]
@@ -146,14 +163,7 @@ class Callbacks:
         self._worker.stop()
 
     def _ordered(self, message: OrderGiven) -> None:
-        order = RunningOrder(
-            id=message.order,
-            confidence=message.confidence,
-            deadline=self._clock() + message.seconds_left,
-            source=message.source,
-            kind=message.kind,
-            clock=self._clock,
-        )
+        order = order_of(message, self._clock)
         with self._lock:
             self.order, asked = order, list(self._on_order)
         for function in asked:
@@ -180,8 +190,7 @@ class Callbacks:
                 done = Done(turn=number, ok=True, nbytes=int(nbytes or 0))
             except Exception as error:
                 log.exception("on_turn raised; the daemon is told that the flush failed")
-                reason = f"{type(error).__name__}: {error}"[:_MAX_REASON]
-                done = Done(turn=number, ok=False, reason=reason)
+                done = failed(number, error)
             with self._lock:
                 known = self._turns.get(number) is budget
                 if known:
