@@ -17,6 +17,7 @@ from evac.commit.judge import (
 )
 from evac.errors import GenerationError, StoreMissing
 from evac.generation import MARKER, METADATA, Generation
+from evac.groups import one_error
 from evac.manifest import Manifest
 from evac.store import Store
 
@@ -151,9 +152,10 @@ async def _manifests(
             except GenerationError as error:
                 found[rank] = error
 
-    async with asyncio.TaskGroup() as tasks:
-        for name in files:
-            rank = manifest_rank(name)
-            if rank is not None:
-                tasks.create_task(fetch(rank, name))
+    with one_error():
+        async with asyncio.TaskGroup() as tasks:
+            for name in files:
+                rank = manifest_rank(name)
+                if rank is not None:
+                    tasks.create_task(fetch(rank, name))
     return found

@@ -19,6 +19,7 @@ from obstore.store import AzureStore as ObstoreAzure
 from obstore.store import S3Store as ObstoreS3
 
 from evac.errors import StoreError, StoreMissing, StoreRejected
+from evac.groups import one_error
 from evac.store import Entry, answers
 from evac.store.keys import split
 from evac.store.leaving import wait_for_foreign_threads
@@ -153,7 +154,7 @@ class BlobStore(ABC):
                     key, offset + start, view[start : start + RANGE]
                 )
 
-        with into.cast("B") as view, _first_of_group():
+        with into.cast("B") as view, one_error():
             async with asyncio.TaskGroup() as tasks:
                 for start in range(0, view.nbytes, RANGE):
                     tasks.create_task(fetch(start, view))
@@ -273,15 +274,3 @@ async def _all_let_go(slices: Slices) -> None:
             cancelled = True
     if cancelled:
         raise asyncio.CancelledError
-
-
-@contextmanager
-def _first_of_group() -> Iterator[None]:
-    """One error in place of a group: all tasks fail for the same reason."""
-    try:
-        yield
-    except BaseExceptionGroup as group:
-        error: BaseException = group
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        raise error from None
