@@ -268,6 +268,8 @@ class Evacuation:
             self._run_beside(self._thin_out(self.flush.crowded.pop()))
         self.own.idle()
         outcomes = self.flush.outcomes
+        if self.flush.order is not None:
+            self.leaving.emptied(self.flush.order, outcomes.values())
         if self.flush.order is None or outcomes == self._reported:
             return
         self._reported = dict(outcomes)

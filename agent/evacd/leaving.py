@@ -9,6 +9,7 @@ from asyncio import Task, TaskGroup, wait
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeAlias
 
 import structlog
@@ -141,6 +142,13 @@ class Leaving:
         else:
             self._say(Word.LOST, order, job=outcome.unit, reason=outcome.reason)
 
+    def emptied(self, order: Order, outcomes: Iterable[Outcome]) -> None:
+        """Nothing is left to move, for now."""
+        found = tuple(outcomes)
+        kept = sum(isinstance(outcome, Kept) for outcome in found)
+        for gate in self._gates:
+            gate.emptied(order, kept=kept, lost=len(found) - kept)
+
     def stay(self, order: Order, reason: str, jobs: Iterable[str] = ()) -> None:
         """The order is withdrawn: undo it all.
 
@@ -232,6 +240,8 @@ class Leaving:
         """
         found = self._file.load()
         do = at_start(found, self._boot)
+        for gate in self._gates:
+            gate.inherit(partial(self._inherited, gate))
         if found is None:
             return None
         here = of_boot(found.notices, self._boot)
@@ -277,6 +287,17 @@ class Leaving:
         self._strangers = tuple(name for name in closed if name not in names)
         for name in self._strangers:
             log.warning("cordon.unknown", by=name, reason="closed by us, but not configured now")
+
+    def _inherited(self, gate: Gate, boot: str) -> None:
+        """What was closed says so itself, whatever became of our own record."""
+        log.info("cordon.inherited", by=gate.name, boot=boot)
+        gate.closed = True
+        self._note(self._standing)
+        order = self._held or self._order_of(Standing(boot))
+        if boot != self._boot:
+            gate.reopen(order, reason="the node has booted again")
+        else:
+            self._held = order
 
     def _order_of(self, found: Standing) -> Order:
         """The order under which it was done; its incident goes on."""

@@ -3,6 +3,7 @@
 Notice sources are made in `evacd.listening`, when it is known which of them apply.
 """
 
+import os
 from asyncio import TaskGroup
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from typing import Any
 import aiohttp
 import psutil
 
+from evac.errors import ConfigError
 from evac.store import Owner, Store, open_store
 from evac.wire import Cancel, Drain, Drill, Message
 from evacd.calm import Calm, tell
@@ -27,6 +29,7 @@ from evacd.drill import Drills
 from evacd.errors import StateError
 from evacd.evacuation import Evacuation
 from evacd.flush.save import Saver
+from evacd.kube import Client, in_cluster, node_name
 from evacd.leaving import Leaving
 from evacd.order import Machine
 from evacd.quiet import Trickle
@@ -117,7 +120,7 @@ def make_evacuation(
     number = numbers(1)
     prefix = token_hex(4)
     leaving = Leaving(
-        cordons=_cordons(config, node),
+        cordons=_cordons(config, outside, clock, node, boot),
         announcers=_announcers(config, outside, clock, secret),
         journal=journal,
         file=standing,
@@ -237,17 +240,49 @@ def _cap(config: Config, evacuation: Evacuation, lane: str) -> float:
     return max(float(config.quiet.bytes_per_second.resolve(int(rate))), 1.0)
 
 
-def _cordons(config: Config, node: str) -> tuple[Cordon, ...]:
-    cordon = config.cordon
-    if not cordon.command:
-        return ()
-    return (
-        CommandCordon(
-            cordon.command,
-            cordon.undo_command,
-            timeout_seconds=cordon.timeout_seconds,
-            node=node,
-        ),
+def _cordons(
+    config: Config, session: aiohttp.ClientSession, clock: Clock, node: str, boot: str
+) -> tuple[Cordon, ...]:
+    cordon, found = config.cordon, list[Cordon]()
+    if (kubernetes := _kubernetes(config, session, clock, boot)) is not None:
+        found.append(kubernetes)
+    if cordon.command:
+        found.append(
+            CommandCordon(
+                cordon.command,
+                cordon.undo_command,
+                timeout_seconds=cordon.timeout_seconds,
+                node=node,
+            )
+        )
+    return tuple(found)
+
+
+def _kubernetes(
+    config: Config, session: aiohttp.ClientSession, clock: Clock, boot: str
+) -> Cordon | None:
+    cordon, account = config.cordon, config.node.account
+    access = in_cluster(os.environ, account=account)
+    if cordon.kubernetes == "off":
+        return None
+    if cordon.kubernetes == "auto" and (access is None or not access.token_file.exists()):
+        return None
+    if access is None:
+        key = "cordon.kubernetes"
+        expected = "auto or off outside of a cluster: KUBERNETES_SERVICE_HOST is not set"
+        raise ConfigError(config.origins.get(key, key), key, expected)
+    # Nobody pays for it outside of a cluster.
+    from evacd.cordon.kubernetes import KubernetesCordon
+
+    return KubernetesCordon(
+        Client(session, access),
+        clock,
+        node=node_name(config.node.name, otherwise=config.state.node, environ=os.environ),
+        boot=boot,
+        timeout_seconds=cordon.kubernetes_timeout_seconds,
+        report_only=cordon.kubernetes == "report-only",
+        aliases=cordon.kubernetes_conditions,
+        evict_pods=cordon.kubernetes_evict,
     )
 
 

@@ -187,12 +187,17 @@ class QuietConfig:
 
 @dataclass(frozen=True)
 class CordonConfig:
-    """The program that keeps new work away. It is started directly, never through a shell.
+    """What keeps new work away: a program, started directly, and the Kubernetes API server.
 
     Attributes:
-        command: Program and arguments; gets the order as JSON on stdin; empty: no cordon.
+        command: Program and arguments; gets the order as JSON on stdin; empty: no program.
         undo_command: Undoes it after a cancel.
         timeout_seconds: Seconds that either may take.
+        kubernetes: ``auto``: in a cluster, with a service account. ``report-only``: another
+            handler closes the node, and only a condition and events are ours.
+        kubernetes_timeout_seconds: Seconds for all of a close or a reopen, tries included.
+        kubernetes_conditions: Types of conditions that are set beside our own.
+        kubernetes_evict: Evict the node's pods once everything is saved.
     """
 
     command: tuple[str, ...] = setting(
@@ -203,6 +208,24 @@ class CordonConfig:
     )
     timeout_seconds: float = setting(
         kinds.number("seconds", 0, above=True), 10.0, "seconds that a cordon command may take"
+    )
+    kubernetes: str = setting(
+        kinds.choice(("auto", "on", "report-only", "off")),
+        "auto",
+        "cordon this Kubernetes node; report-only where another handler does",
+    )
+    kubernetes_timeout_seconds: float = setting(
+        kinds.number("seconds", 0, above=True),
+        20.0,
+        "seconds for all of a close or a reopen in Kubernetes, tries included",
+    )
+    kubernetes_conditions: tuple[str, ...] = setting(
+        kinds.NAMES,
+        (),
+        "node conditions set beside EvacLeaving, such as GCESpotPreempting or Terminating",
+    )
+    kubernetes_evict: bool = setting(
+        kinds.BOOLEAN, False, "evict this node's pods once everything is saved"
     )
 
 

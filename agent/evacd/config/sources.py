@@ -159,11 +159,17 @@ class NodeConfig:
     Attributes:
         watch: ``auto``: where this runs in a cluster.
         name: The node's name; "": NODE_NAME, else this machine's.
+        account: Folder with the service account's ``token`` and ``ca.crt``; for the cordon, too.
         rules: A site's own marks; they go before the known ones.
     """
 
     watch: str = setting(_WATCH, "auto", "hear the marks on this Kubernetes node")
     name: str = setting(kinds.TEXT, "", "this node's name in Kubernetes; by default NODE_NAME")
+    account: Path = setting(
+        kinds.PATH,
+        Path("/var/run/secrets/kubernetes.io/serviceaccount"),
+        "folder with the service account's token and ca.crt",
+    )
     rules: tuple[NodeRule, ...] = setting(
         RULES, (), "marks that are notices, as [[node.rules]]; the variable takes them as JSON"
     )

@@ -1,6 +1,6 @@
 """Cordon: no new work lands on a node that is leaving. Beside the flush, never in its way."""
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from evacd.facts import Order
 
@@ -22,4 +22,23 @@ class Cordon(Protocol):
 
     async def reopen(self, order: Order, *, reason: str) -> str | None:
         """Undo what `close` did, and only that. Returns what went wrong, or None."""
+        ...
+
+
+@runtime_checkable
+class Following(Cordon, Protocol):
+    """One that is told of the flush's end as well, and that remembers what it did elsewhere."""
+
+    async def emptied(
+        self, order: Order, *, kept: int, lost: int, seconds_left: float
+    ) -> str | None:
+        """Nothing is left to be saved, *kept* jobs are and *lost* are not.
+
+        Called again where that changes. May be cancelled: the order is withdrawn then. Returns
+        what went wrong, or None.
+        """
+        ...
+
+    async def left_over(self) -> str | None:
+        """The kernel boot id under which an earlier daemon closed it; None where none did."""
         ...

@@ -5,6 +5,7 @@ for is then done. A running close is waited for, not ended: what a killed progra
 sent to its scheduler may land after the reopen, and then the node stays closed.
 """
 
+from asyncio import Task, TaskGroup
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import structlog
 
 from evacd.clock import Clock
-from evacd.cordon import Cordon
+from evacd.cordon import Cordon, Following
 from evacd.facts import Order
 
 log = structlog.get_logger()
@@ -24,6 +25,15 @@ class _Wish:
 
     order: Order
     reason: str | None = None
+
+
+@dataclass(frozen=True)
+class _Emptied:
+    """What it is to be told of the flush."""
+
+    order: Order
+    kept: int
+    lost: int
 
 
 class Gate:
@@ -55,6 +65,10 @@ class Gate:
         self._tell = tell
         self._noted = noted
         self._wish: _Wish | None = None
+        self._emptied: _Emptied | None = None
+        self._told: _Emptied | None = None
+        self._telling: Task[str | None] | None = None
+        self._inherit: Callable[[str], None] | None = None
         self._working = False
 
     def close(self, order: Order) -> None:
@@ -65,22 +79,78 @@ class Gate:
         """Undo the close, once it has ended; nothing where there was none."""
         self._want(_Wish(order, reason))
 
+    def emptied(self, order: Order, *, kept: int, lost: int) -> None:
+        """The flush is over, for now: once for each outcome, after a close has ended."""
+        emptied = _Emptied(order, kept, lost)
+        if isinstance(self._cordon, Following) and emptied != self._told:
+            self._emptied = self._told = emptied
+            self._begin()
+
+    def inherit(self, found: Callable[[str], None]) -> None:
+        """Ask the cordon what an earlier daemon left closed.
+
+        Args:
+            found: Told the kernel boot id of then, where there is any.
+        """
+        if isinstance(self._cordon, Following):
+            self._inherit = found
+            self._begin()
+
     def _want(self, wish: _Wish) -> None:
-        self._wish = wish
+        self._wish, self._emptied = wish, None
+        if self._telling is not None:
+            self._telling.cancel()
+        self._begin()
+
+    def _begin(self) -> None:
         if not self._working:
             self._working = True
             self._run(self._work)
 
     async def _work(self) -> None:
         try:
-            while (wish := self._wish) is not None:
-                self._wish = None
+            while (next_ := self._next()) is not None:
                 try:
-                    await self._carry_out(wish)
+                    await next_
                 except Exception:  # a bug here must not keep the next wish from being done
                     log.exception("cordon.broke", by=self.name)
         finally:
             self._working = False
+
+    def _next(self) -> Coroutine[Any, Any, None] | None:
+        """What is most urgent."""
+        if (wish := self._wish) is not None:
+            # Who closes or opens it now has no need to know how it was.
+            self._wish = self._inherit = None
+            return self._carry_out(wish)
+        if (emptied := self._emptied) is not None:
+            self._emptied = None
+            return self._tell_emptied(emptied)
+        if (found := self._inherit) is not None:
+            self._inherit = None
+            return self._look(found)
+        return None
+
+    async def _look(self, found: Callable[[str], None]) -> None:
+        assert isinstance(self._cordon, Following)
+        boot = await self._cordon.left_over()
+        # A wish that came meanwhile goes before: it writes anew what was read here.
+        if boot is not None and self._wish is None:
+            found(boot)
+
+    async def _tell_emptied(self, emptied: _Emptied) -> None:
+        assert isinstance(self._cordon, Following)
+        left = emptied.order.deadline - self._clock.monotonic()
+        # A group of its own, so that it can be ended when the order is withdrawn.
+        async with TaskGroup() as tasks:
+            self._telling = tasks.create_task(
+                self._cordon.emptied(
+                    emptied.order, kept=emptied.kept, lost=emptied.lost, seconds_left=left
+                )
+            )
+        task, self._telling = self._telling, None
+        if not task.cancelled() and (wrong := task.result()) is not None:
+            self._tell(emptied.order.id, "cordon.failed", {"name": self.name, "reason": wrong})
 
     async def _carry_out(self, wish: _Wish) -> None:
         if wish.reason is None:

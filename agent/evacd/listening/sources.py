@@ -1,7 +1,6 @@
 """From settings to sources. A cloud's code is imported where that cloud is heard."""
 
 import os
-import socket
 from asyncio import to_thread
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AsyncExitStack
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 from evacd.clock import Clock
 from evacd.config import Config, NodeRule
 from evacd.facts import Confidence
+from evacd.kube.access import node_name
 from evacd.listening.absent import AbsentSource
 from evacd.listening.find import url_of
 from evacd.notice import Source
@@ -170,11 +170,11 @@ async def _node(
         return ()
     from evacd.notice import node
 
-    access = node.in_cluster(environ)
+    access = node.in_cluster(environ, account=config.node.account)
     if access is None:
         cure = "run evacd in a pod with a service account, or set node.watch to auto"
         return (AbsentSource("node", "this is no Kubernetes cluster", cure),)
-    name = config.node.name or environ.get("NODE_NAME") or config.state.node or socket.gethostname()
+    name = node_name(config.node.name, environ=environ, otherwise=config.state.node)
     session = await opened.enter_async_context(open_session(connections=2))
     rules = [_rule(rule) for rule in config.node.rules]
     return node.sources(session, clock, access, node=name, rules=rules)

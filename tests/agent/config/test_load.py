@@ -87,6 +87,7 @@ SAMPLES: dict[str, Sample] = {
     "shutdown.bus_address": TEXT,
     "node.watch": WATCH,
     "node.name": TEXT,
+    "node.account": Sample((('"/a"', "/a"),), ('"a"', "1"), ("a",)),
     "node.rules": Sample(
         (
             (
@@ -101,7 +102,7 @@ SAMPLES: dict[str, Sample] = {
     "user.file": Sample((('"/a"', "/a"),), ('"a"', "1"), ("a",)),
     "user.exec": Sample((('["a", "b c"]', "a 'b c'"),), ('"a"', "[1]"), ("a 'b",)),
     "user.http": Sample(
-        (('"http://h/p?q=1"', "http://h/p?q=1"), ('""', "")),
+        (('"http://h/p?q=1"', "http://h/p?q=1"),),
         ('"h/p"', "1", '"https://user@h/p"', '"http://user:word@h/"', '"http://h/p#x"'),
         ("ftp://h", "http://u:p@h/"),
     ),
@@ -161,6 +162,12 @@ SAMPLES: dict[str, Sample] = {
     ),
     "cordon.undo_command": Sample((('["a"]', "a"),), ('"a"',), ("a 'b",)),
     "cordon.timeout_seconds": Sample((("3", "3"),), ("0", "-1"), ("x",)),
+    "cordon.kubernetes": Sample(
+        (('"report-only"', "report-only"), ('"off"', "off")), ('"yes"', "true"), ("maybe",)
+    ),
+    "cordon.kubernetes_timeout_seconds": ABOVE,
+    "cordon.kubernetes_conditions": Sample((('["a", "b"]', "a,b"),), ('"a"', "[1]"), ("a\0b",)),
+    "cordon.kubernetes_evict": BOOLEAN,
     "departure.webhook_url": Sample(
         (('"http://h/p?q=1"', "http://h/p?q=1"),), ('"h/p"', "1"), ("ftp://h",)
     ),

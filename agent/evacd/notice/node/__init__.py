@@ -5,7 +5,8 @@ from collections.abc import Iterable
 import aiohttp
 
 from evacd.clock import Clock
-from evacd.notice.node.api import Access, Limits, NodeApi, in_cluster
+from evacd.kube import Access, Limits, in_cluster
+from evacd.notice.node.api import NodeApi
 from evacd.notice.node.defaults import DEFAULT_RULES
 from evacd.notice.node.rules import Match, Rule, Where, read
 from evacd.notice.node.source import NodeSource, rules_with

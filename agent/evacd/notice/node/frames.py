@@ -5,13 +5,11 @@ JSON object per line, {"type", "object"}; BOOKMARK carries only a resource versi
 Status whose code 410 means that the version is too old to go on from. Read 2026-10.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-# Beyond what a node object is ever: etcd takes 1.5 MiB.
-LINE_LIMIT = 4 * 1024 * 1024
+from evacd.kube.client import LINE_LIMIT, parse_json
 
 
 @dataclass(frozen=True)
@@ -92,15 +90,6 @@ def decode(line: bytes) -> Frame:
             code = thing.get("code") if isinstance(thing, Mapping) else None
             return Expired() if code == 410 else Malformed(f"ERROR {str(code)[:20]}")
     return Malformed("a line that is no watch event")
-
-
-def parse_json(raw: bytes) -> object:
-    """The document; None where it is none."""
-    try:
-        found: object = json.loads(raw)
-    except (ValueError, RecursionError):
-        return None
-    return found
 
 
 def name_of(thing: object) -> str:

@@ -16,8 +16,8 @@ import structlog
 
 from evacd.clock import Clock
 from evacd.facts import Cancelled, Confidence, Notice, Noticed, Probe, Quiet, Unknown
+from evacd.kube import Failed
 from evacd.notice.longpoll import Pace
-from evacd.notice.metadata import Failed
 from evacd.notice.node.api import Listed, NodeApi
 from evacd.notice.node.defaults import DEFAULT_RULES
 from evacd.notice.node.frames import Bookmark, Changed, Expired

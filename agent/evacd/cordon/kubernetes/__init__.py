@@ -1,0 +1,206 @@
+"""The `kubernetes` cordon: unschedulable and a NoSchedule taint, a condition, events.
+
+In this order: `unschedulable` alone, which touches nothing else; the taint; a look whether both
+are there; the condition; the events. What one of them meets keeps none of the others from
+being tried. ``NoExecute`` is never set: it would end the very pods that are being saved.
+"""
+
+import asyncio
+from collections.abc import Coroutine, Iterable
+from functools import partial
+from typing import Any
+
+import structlog
+
+from evacd.clock import Clock
+from evacd.cordon.kubernetes import marks, words
+from evacd.cordon.kubernetes.asking import Asking, Refused
+from evacd.cordon.kubernetes.evict import Evicted, evict
+from evacd.facts import Order
+from evacd.kube import Client
+
+log = structlog.get_logger()
+
+# The taint may be lost to whoever writes the whole list without looking.
+_LOOKS = 3
+
+
+class KubernetesCordon:
+    """Tells this node's API server."""
+
+    name = "kubernetes"
+
+    def __init__(
+        self,
+        client: Client,
+        clock: Clock,
+        *,
+        node: str,
+        boot: str,
+        timeout_seconds: float,
+        report_only: bool = False,
+        aliases: Iterable[str] = (),
+        evict_pods: bool = False,
+    ) -> None:
+        """Make it ready; it asks nothing yet.
+
+        Args:
+            node: Its name as Kubernetes has it.
+            boot: Kernel boot id.
+            timeout_seconds: After which a close or a reopen is given up, whatever is missing.
+            report_only: Another handler closes the node: only condition and events are ours.
+            aliases: Other types of conditions that are set as ours is.
+            evict_pods: Evict the pods once everything is saved.
+
+        Raises:
+            ValueError: The time limit is not positive.
+        """
+        if not timeout_seconds > 0:
+            raise ValueError(f"timeout_seconds is {timeout_seconds}, expected more than 0")
+        self._client = client
+        self._clock = clock
+        self._node = node
+        self._boot = boot
+        self._timeout = timeout_seconds
+        self._report_only = report_only
+        self._aliases = tuple(aliases)
+        self._evict_pods = evict_pods
+        self._uid = ""
+
+    async def close(self, order: Order, *, seconds_left: float) -> str | None:
+        """See `Cordon`."""
+        asking = Asking(self._client, self._node)
+        text = words.told(order, utc=self._clock.utc(), seconds_left=seconds_left)
+        reason = f"{order.source}-{order.kind}"
+        steps: dict[str, Coroutine[Any, Any, None]] = {}
+        if not self._report_only:
+            steps["cordon"] = self._shut(asking, order)
+        steps["condition"] = self._condition(asking, reason, text, going=True)
+        steps["event"] = self._event(asking, order, "NoticeReceived", text, warning=True)
+        return await self._each(asking, steps)
+
+    async def reopen(self, order: Order, *, reason: str) -> str | None:
+        """See `Cordon`."""
+        asking = Asking(self._client, self._node)
+        steps: dict[str, Coroutine[Any, Any, None]] = {}
+        if not self._report_only:
+            steps["uncordon"] = self._open(asking)
+        steps["condition"] = self._condition(asking, "Stays", reason, going=False)
+        name = "NoticeCancelled" if self._report_only else "Uncordon"
+        steps["event"] = self._event(asking, order, name, reason, warning=False)
+        return await self._each(asking, steps)
+
+    async def emptied(
+        self, order: Order, *, kept: int, lost: int, seconds_left: float
+    ) -> str | None:
+        """See `Following`."""
+        asking = Asking(self._client, self._node)
+        text = f"{kept} jobs saved, {lost} lost; {seconds_left:.1f} s left; order {order.id}"
+        name = "FlushIncomplete" if lost else "FlushCompleted"
+        wrong = await self._each(
+            asking, {"event": self._event(asking, order, name, text, warning=bool(lost))}
+        )
+        if not self._evict_pods:
+            return wrong
+        result = Evicted()
+        try:
+            async with asyncio.timeout(max(seconds_left, self._timeout)):
+                await evict(asking, self._node, result)
+        except TimeoutError:
+            pass
+        except Refused as refused:
+            return f"no pod evicted: {refused}"
+        log.info("pods.evicted", pods=result.gone, left=len(result.left))
+        return "; ".join(each for each in (wrong, result.wrong) if each) or None
+
+    async def left_over(self) -> str | None:
+        """See `Following`."""
+        asking = Asking(self._client, self._node)
+        try:
+            async with asyncio.timeout(self._timeout):
+                mark = marks.mark_of(await asking.node())
+        except TimeoutError:
+            reason = asking.last.reason if asking.last else "no answer in time"
+            log.warning("cordon.unknown", by=self.name, reason=reason)
+            return None
+        except Refused as refused:
+            log.warning("cordon.unknown", by=self.name, reason=str(refused))
+            return None
+        return None if mark is None else mark.boot
+
+    async def _shut(self, asking: Asking, order: Order) -> None:
+        node = await asking.node()
+        self._uid = marks.uid_of(node)
+        if others := marks.others(node):
+            log.warning(
+                "cordon.others",
+                handlers=list(others),
+                cure='where another handler owns the node: cordon.kubernetes = "report-only"',
+            )
+        close = partial(marks.closing, order=order.id, boot=self._boot)
+        taint = partial(marks.tainting, value=f"{order.source}-{order.kind}")
+        for _ in range(_LOOKS):
+            if not marks.is_ours(node, self._boot):
+                node = await asking.change(close, node, lists=False)
+            await asking.change(taint, node)
+            # What the answer to a patch says is what was stored, not what is there a moment later.
+            node = await asking.node()
+            if not (wrong := marks.still_open(node)):
+                return
+        raise _Undone(f"somebody undoes it: {wrong}")
+
+    async def _open(self, asking: Asking) -> None:
+        node = await asking.change(marks.reopening, await asking.node())
+        self._uid = marks.uid_of(node)
+
+    async def _condition(self, asking: Asking, reason: str, text: str, *, going: bool) -> None:
+        utc = self._clock.utc()
+        await asking.status(
+            words.leaving(self._aliases, reason=reason, message=text, utc=utc, going=going)
+        )
+
+    async def _event(
+        self, asking: Asking, order: Order, reason: str, text: str, *, warning: bool
+    ) -> None:
+        body = words.event(
+            self._node,
+            self._uid,
+            order=order.id,
+            reason=reason,
+            message=text,
+            utc=self._clock.utc(),
+            warning=warning,
+        )
+        try:
+            await asking.ask("POST", words.EVENTS, body=body)
+        except Refused as refused:
+            if refused.status != 409:  # it was told before
+                raise
+
+    async def _each(
+        self, asking: Asking, steps: dict[str, Coroutine[Any, Any, None]]
+    ) -> str | None:
+        """One after the other, all within the time limit; what went wrong, or None."""
+        wrong = dict.fromkeys(steps, "not reached")
+        now = ""
+        try:
+            async with asyncio.timeout(self._timeout):
+                for now, step in steps.items():
+                    try:
+                        await step
+                    except (Refused, _Undone) as error:
+                        wrong[now] = str(error)
+                    else:
+                        del wrong[now]
+        except TimeoutError:
+            last = asking.last
+            why = f"{last.reason}: {last.cure}" if last else "no answer in time"
+            wrong[now] = f"not done within {self._timeout:g} s ({why})"
+        finally:
+            for step in steps.values():
+                step.close()
+        return "; ".join(f"{name}: {text}" for name, text in wrong.items()) or None
+
+
+class _Undone(Exception):
+    """It was done, and is not there."""

@@ -1,0 +1,142 @@
+"""Requests about one node that are made again while that can help.
+
+They have no end of their own: whoever asks has a time limit, and sees `last` when it passes.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import structlog
+
+from evacd.cordon.kubernetes.marks import Node, Patch, at_version
+from evacd.kube import Client, Failed
+
+log = structlog.get_logger()
+
+MERGE = "application/merge-patch+json"
+STRATEGIC = "application/strategic-merge-patch+json"
+
+_FIRST_PAUSE = 0.05
+_MOST_PAUSE = 1.0
+# An API server may ask for more; no order has the time.
+_MOST_OBEYED = 2.0
+# After so many conflicts a patch that touches no list goes without a version.
+_CONFLICTS = 3
+_CONFLICT = 409
+
+
+class Refused(Exception):
+    """Another try cannot help; the message says what was refused and what to do."""
+
+    def __init__(self, failed: Failed) -> None:
+        said = f" ({failed.message})" if failed.message else ""
+        cure = _CURES.get(failed.status, failed.cure)
+        super().__init__(f"{failed.reason}{said}" + (f": {cure}" if cure else ""))
+        self.status = failed.status
+
+
+_CURES = {
+    403: "evacd's service account may not: apply the roles of its chart",
+    404: "give evacd the node's name as Kubernetes has it (NODE_NAME, or node.name)",
+    422: "",
+}
+
+
+class Asking:
+    """Asks about one node, for one cordon."""
+
+    def __init__(self, client: Client, node: str) -> None:
+        self._client = client
+        self._path = f"/api/v1/nodes/{node}"
+        self.last: Failed | None = None
+
+    async def node(self) -> Node:
+        """The node as it is now.
+
+        Raises:
+            Refused: Another try cannot help.
+        """
+        return _object(await self.ask("GET", self._path))
+
+    async def status(self, patch: Patch) -> None:
+        """Change its status.
+
+        Raises:
+            Refused: Another try cannot help.
+        """
+        await self.ask("PATCH", f"{self._path}/status", body=patch, kind=STRATEGIC)
+
+    async def change(
+        self, make: Callable[[Node], Patch | None], node: Node, *, lists: bool = True
+    ) -> Node:
+        """Patch the node by what *make* makes of it; anew where somebody was faster.
+
+        Args:
+            node: As it was last seen.
+            lists: The patch writes lists, and so never goes without a version.
+
+        Returns:
+            The node as it is then.
+
+        Raises:
+            Refused: Another try cannot help.
+        """
+        conflicts = 0
+        while (patch := make(node)) is not None:
+            firm = lists or conflicts < _CONFLICTS
+            body = at_version(patch, node) if firm else patch
+            try:
+                return _object(await self.ask("PATCH", self._path, body=body, kind=MERGE))
+            except Refused as refused:
+                if refused.status != _CONFLICT:
+                    raise
+            await asyncio.sleep(min(_FIRST_PAUSE * conflicts, _MOST_PAUSE))
+            conflicts += 1
+            node = await self.node()
+        return node
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: object = None,
+        kind: str = "application/json",
+        busy: bool = True,
+    ) -> object:
+        """One request, made again while the server is away, busy or has a new token for us.
+
+        Args:
+            busy: 429 means that the server is busy, and not that it refuses.
+
+        Raises:
+            Refused: Another try cannot help.
+        """
+        pause = _FIRST_PAUSE
+        while True:
+            answer = await self._client.ask(method, path, params=params, body=body, kind=kind)
+            if not isinstance(answer, Failed):
+                self.last = None
+                return answer.document
+            if not _helps(answer) or (answer.status == 429 and not busy):
+                raise Refused(answer)
+            if self.last is None:
+                log.warning(
+                    "cordon.delayed", by="kubernetes", reason=answer.reason, cure=answer.cure
+                )
+            self.last = answer
+            await asyncio.sleep(max(pause, min(answer.retry_after, _MOST_OBEYED)))
+            pause = min(2 * pause, _MOST_PAUSE)
+
+
+def _helps(failed: Failed) -> bool:
+    """Whether another try may: 401 is a token that the kubelet is about to replace."""
+    return failed.status in (0, 401, 408, 429) or failed.status >= 500
+
+
+def _object(document: object) -> dict[str, Any]:
+    if isinstance(document, dict):
+        return document
+    raise Refused(Failed("the answer is no object", "is this a Kubernetes API server?"))

@@ -1,0 +1,115 @@
+"""Pods are evicted last, and only where that is asked for: what is to be saved is saved by then.
+
+Evicting honours disruption budgets: 429 says that one forbids it for now, and it is asked for
+again until the time is over. Source: kubernetes.io/docs/concepts/scheduling-eviction/
+api-eviction, read 2026-11.
+"""
+
+import asyncio
+from asyncio import TaskGroup
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from evacd.cordon.kubernetes.asking import Asking, Refused
+from evacd.kube import Failed
+
+_AT_ONCE = 16
+_PAUSE_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Pod:
+    """One that may be evicted."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+@dataclass
+class Evicted:
+    """What became of them; begins with the worst and improves."""
+
+    left: dict[Pod, str] = field(default_factory=dict)
+    gone: int = 0
+
+    @property
+    def wrong(self) -> str | None:
+        """Why pods are left, by the first few of them; None where there are none."""
+        if not self.left:
+            return None
+        shown = [f"{p.namespace}/{p.name} ({why})" for p, why in list(self.left.items())[:3]]
+        return f"{len(self.left)} pods not evicted: {', '.join(shown)}"
+
+
+def evictable(pods: object, *, node: str) -> Iterator[Pod]:
+    """Out of a list of pods, those that an eviction moves elsewhere. Pure.
+
+    Left out: what a DaemonSet would put back, this daemon among it, what the kubelet runs from
+    a file, and what has ended.
+    """
+    items = pods.get("items") if isinstance(pods, Mapping) else None
+    for item in items if isinstance(items, list) else []:
+        meta, spec = _part(item, "metadata"), _part(item, "spec")
+        owners = meta.get("ownerReferences")
+        kinds = [_part(each).get("kind") for each in owners] if isinstance(owners, list) else []
+        if (
+            spec.get("nodeName") == node
+            and "DaemonSet" not in kinds
+            and "kubernetes.io/config.mirror" not in _part(meta, "annotations")
+            and _part(item, "status").get("phase") not in ("Succeeded", "Failed")
+        ):
+            yield Pod(str(meta["namespace"]), str(meta["name"]), str(meta.get("uid", "")))
+
+
+async def evict(asking: Asking, node: str, result: Evicted) -> None:
+    """Evict what can be; the caller limits the time, and then *result* has what is left.
+
+    Raises:
+        Refused: The pods cannot be listed.
+    """
+    params = {"fieldSelector": f"spec.nodeName={node}"}
+    pods = tuple(evictable(await asking.ask("GET", "/api/v1/pods", params=params), node=node))
+    result.left = dict.fromkeys(pods, "not reached")
+    room = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(pod: Pod) -> None:
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": pod.name, "namespace": pod.namespace},
+            # Of this pod, and not of one that has its name by then.
+            "deleteOptions": {"preconditions": {"uid": pod.uid}} if pod.uid else {},
+        }
+        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/eviction"
+        while (why := await _once(asking, room, path, body)) is not None:
+            result.left[pod] = why.reason
+            if why.status != 429:
+                return
+            await asyncio.sleep(_PAUSE_SECONDS)
+        del result.left[pod]
+        result.gone += 1
+
+    async with TaskGroup() as tasks:
+        for pod in pods:
+            tasks.create_task(one(pod))
+
+
+async def _once(asking: Asking, room: asyncio.Semaphore, path: str, body: object) -> Failed | None:
+    async with room:
+        try:
+            await asking.ask("POST", path, body=body, busy=False)
+        except Refused as refused:
+            if refused.status == 404:
+                return None
+            return Failed(
+                "a disruption budget forbids it" if refused.status == 429 else str(refused),
+                status=refused.status,
+            )
+    return None
+
+
+def _part(thing: object, key: str = "") -> Mapping[str, Any]:
+    found = thing.get(key) if key and isinstance(thing, Mapping) else thing
+    return found if isinstance(found, Mapping) else {}
