@@ -18,10 +18,13 @@ from evacd.facts import Notice, Order, Unit
 from evacd.workloads.aboard import Aboard
 from evacd.workloads.desk import Desk, SaveOwn
 from evacd.workloads.happenings import Happening
+from evacd.workloads.keeping import Keeper
+from evacd.workloads.lending import Lending
 from evacd.workloads.link import Link
 from evacd.workloads.part import Part
 from evacd.workloads.peer import peer_of
 from evacd.workloads.places import Prepare
+from evacd.workloads.returns import Returns
 from evacd.workloads.roster import Roster
 from evacd.workloads.session import Door, Session
 from evacd.workloads.settings import BoardSettings
@@ -48,6 +51,7 @@ class Board:
         prepare: Makes the place in the stores where a job's owner may write, given its prefix; awaited
             before the job's workloads are told that they are registered, but not for long.
         save: Carries out what a job's own user asked for, and gives the answer.
+        keeper: What a restart does not lose; None where it loses all.
     """
 
     def __init__(
@@ -60,6 +64,7 @@ class Board:
         admin: Callable[[Drain | Cancel | Drill], Message],
         prepare: Prepare | None = None,
         save: SaveOwn | None = None,
+        keeper: Keeper | None = None,
     ) -> None:
         self.ready = asyncio.Event()
         self._settings = settings
@@ -71,7 +76,10 @@ class Board:
         self._save = save
         self._roster = Roster(budget=settings.memory_bytes)
         self._turns = Turns()
-        self._staging = Staging(self._roster, limit=settings.slots, happened=happened)
+        self._keeper = keeper or Keeper()
+        self._staging = Staging(
+            self._roster, limit=settings.slots, happened=happened, keeper=self._keeper
+        )
         self._desk: Desk | None = None
 
     async def serve(self) -> NoReturn:
@@ -82,7 +90,16 @@ class Board:
             StateError: A directory, file or group cannot be used.
         """
         with contextlib.ExitStack() as doors:
+            doors.callback(self._keeper.close)
             doors.callback(self._staging.close)
+            returns = Returns(
+                self._roster,
+                self._staging,
+                self._keeper,
+                clock=self._clock,
+                seconds=self._settings.orphan_seconds,
+                happened=self._happened,
+            )
             desk = Desk(
                 self._settings,
                 clock=self._clock,
@@ -94,11 +111,14 @@ class Board:
                 roster=self._roster,
                 staging=self._staging,
                 turns=self._turns,
+                returns=returns,
+                lending=Lending(self._roster, self._staging),
             )
             doors.callback(desk.close)
+            backs = await returns.from_before()
             self._open(desk, doors)
             self._desk = desk
-            await desk.run(self.ready)
+            await desk.run(self.ready, backs)
         raise AssertionError("it runs until it is cancelled")
 
     # --- what the planner and the flush ask ----------------------------------------------
@@ -120,6 +140,7 @@ class Board:
     def mark_durable(self, unit: str, generation: Generation) -> None:
         """It is whole in a durable store: neither it nor an older one is a candidate any more."""
         self._roster.mark_durable(unit, generation)
+        self._staging.note_job(unit)
         self._staging.collect()
 
     async def turn(

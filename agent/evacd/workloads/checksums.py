@@ -40,6 +40,10 @@ class Sums:
         """How many there are."""
         return len(self._found)
 
+    def known(self) -> list[int | None]:
+        """What there is by now; None for a chunk that is not summed yet."""
+        return list(self._found)
+
     def cancel(self) -> None:
         """Nobody wants them any more."""
         self._cancelled = True

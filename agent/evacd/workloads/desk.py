@@ -6,7 +6,7 @@ What happens is told to the board's owner, who logs it; here is logged only what
 import asyncio
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn, TypeAlias
 
 import structlog
@@ -16,11 +16,13 @@ from evac.wire import (
     PROTOCOL,
     Accepted,
     Acquire,
+    Adopt,
     AskStatus,
     Cancel,
     Done,
     Drain,
     Drill,
+    HandBack,
     Leave,
     Message,
     Refuse,
@@ -38,10 +40,12 @@ from evacd.workloads.aboard import Aboard
 from evacd.workloads.deaths import Deaths
 from evacd.workloads.happenings import Died, Dropped, Happening, Joined, Left
 from evacd.workloads.job import Process, Workload
+from evacd.workloads.lending import Lending
 from evacd.workloads.memory import sealed_bytes
 from evacd.workloads.peer import PeerGone, identify
 from evacd.workloads.places import Places, Prepare
 from evacd.workloads.policy import Admission, Refusal, admit
+from evacd.workloads.returns import Back, Returns
 from evacd.workloads.roster import Roster
 from evacd.workloads.session import Session, Stage
 from evacd.workloads.settings import BoardSettings
@@ -70,6 +74,8 @@ class Desk:
         roster: Roster,
         staging: Staging,
         turns: Turns,
+        returns: Returns,
+        lending: Lending,
     ) -> None:
         self.aboard = Aboard(clock)
         self._settings = settings
@@ -81,6 +87,8 @@ class Desk:
         self._roster = roster
         self._staging = staging
         self._turns = turns
+        self._returns = returns
+        self._lending = lending
         # In the order of their coming; a dict because sets have none.
         self._strangers: dict[Session, None] = {}
         self._tasks = asyncio.TaskGroup()
@@ -94,11 +102,17 @@ class Desk:
         )
         self._places = Places(prepare, self._tasks) if prepare else None
 
-    async def run(self, ready: asyncio.Event) -> NoReturn:
-        """Own what sessions start; drop and forget what is overdue, until cancelled."""
+    async def run(self, ready: asyncio.Event, backs: Sequence[Back] = ()) -> NoReturn:
+        """Own what sessions start; drop and forget what is overdue, until cancelled.
+
+        Args:
+            backs: Who was on board of the daemon before, and may come back.
+        """
         shortest = min(self._settings.hello_seconds, self._settings.orphan_seconds)
         pause = min(1.0, max(0.01, shortest / 4))
         async with self._tasks:
+            for back in backs:
+                self._expect(back)
             ready.set()
             while True:
                 await asyncio.sleep(pause)
@@ -123,6 +137,7 @@ class Desk:
     def gone(self, session: Session, reason: str) -> None:
         """See `session.Desk`. The workload lives on until its pidfd says otherwise."""
         self._strangers.pop(session, None)
+        self._lending.gone(session)
         workload, session.workload = session.workload, None
         if workload is not None and self.aboard.session(workload) is session:
             self.aboard.remove(workload)
@@ -136,6 +151,7 @@ class Desk:
             silent = session.stage is Stage.SILENT
             if silent and now - session.opened >= self._settings.hello_seconds:
                 session.link.drop(f"no hello within {self._settings.hello_seconds:g} s")
+        self._returns.sweep(now)
         # What an order is to save does not expire under its hands.
         if self.aboard.order is None:
             self._roster.expire(now=now, seconds=self._settings.orphan_seconds)
@@ -154,7 +170,9 @@ class Desk:
         settings = self._settings
         return Welcome(PROTOCOL, settings.version, settings.node, settings.boot)
 
-    def take(self, session: Session, message: Message, re: int | None) -> None:
+    def take(
+        self, session: Session, message: Message, re: int | None, fd: int | None = None
+    ) -> None:
         """See `session.Desk`."""
         match message:
             case Register():
@@ -168,12 +186,23 @@ class Desk:
             case Drain() | Cancel() | Drill():
                 session.reply(self._admin(message), re)
             case _ if session.workload is not None:
-                self._take_aboard(session, session.workload, message, re)
+                self._take_aboard(session, session.workload, message, re, fd)
 
     def _take_aboard(
-        self, session: Session, workload: Workload, message: Message, re: int | None
+        self,
+        session: Session,
+        workload: Workload,
+        message: Message,
+        re: int | None,
+        fd: int | None,
     ) -> None:
         match message:
+            case HandBack() if fd is not None:
+                self._returns.hand_back(session, workload, message, re, fd, self._tasks)
+            case Adopt():
+                self._lending.adopt(session, workload, re, self._tasks)
+            case Release(number) if self._lending.release(session, number):
+                pass
             case Reserve() if self._deaths.dying(workload):
                 pass  # its last words: what it staged counts, and it needs no memory any more
             case Reserve():
@@ -229,6 +258,7 @@ class Desk:
             log.warning("workload.refused", pid=process.pid, reason=workload.reason)
             session.refuse(workload.reason, re)
             return
+        self._staging.note_all(workload)
         former = self.aboard.remove(workload)
         if former is not None:
             former.link.hang_up("its process has registered again on another connection")
@@ -268,6 +298,14 @@ class Desk:
         who = session.peer.user or f"uid {uid}"
         return Refuse(f"no job {message.job} of user {who} is on board of this node")
 
+    def _expect(self, back: Back) -> None:
+        """Somebody of before: watched from now on, or found to have ended meanwhile."""
+        workload = back.workload
+        if back.pidfd is not None:
+            self._deaths.watch(workload, back.pidfd)
+        else:
+            self._happened(Died(workload.unit, workload.rank, workload.process.pid))
+
     def _leave(self, session: Session, workload: Workload, re: int | None) -> None:
         self._deaths.forget(workload)
         self.aboard.remove(workload)
@@ -283,6 +321,7 @@ class Desk:
     def _buried(self, workload: Workload) -> None:
         """Its process has ended, and it was heard out."""
         self._roster.died(workload, now=self._clock.monotonic())
+        self._staging.note_all(workload)
         self._staging.forget(workload)
         self._staging.collect()
         self._turns.cannot(workload.id, "its process died")

@@ -88,6 +88,7 @@ class Workload:
         died: Monotonic seconds; None while it lives.
         newest: What was last staged for this rank, by this process or one before it.
         shape: Of the current reservation; None before the first.
+        resuming: Numbers of the slots that it has handed back so far; None once that is over.
     """
 
     id: int
@@ -108,6 +109,7 @@ class Workload:
     reservation: int = 0
     numbers: int = 0
     slots: dict[int, Slot] = field(default_factory=dict)
+    resuming: set[int] | None = None
 
     @property
     def alive(self) -> bool:

@@ -6,7 +6,7 @@ its memory is still there.
 
 from collections.abc import Iterable
 
-from evacd.workloads.job import Slot, Workload
+from evacd.workloads.job import Shape, Slot, Workload
 
 
 class Ledger:
@@ -20,6 +20,7 @@ class Ledger:
         self.budget = budget
         self.slots: dict[int, Slot] = {}
         self._freed: list[Slot] = []
+        self._dropped: list[Slot] = []
         self._keys = 0
 
     @property
@@ -36,20 +37,32 @@ class Ledger:
         freed, self._freed = self._freed, []
         return freed
 
+    def dropped(self) -> list[Slot]:
+        """Slots that count no more, though somebody may still hold them; each told once."""
+        dropped, self._dropped = self._dropped, []
+        return dropped
+
     def open(self, workload: Workload, nbytes: int) -> Slot:
         """A new slot of the workload's current reservation, still to be filled."""
         if workload.shape is None:
             raise ValueError("a slot belongs to a reservation")
+        number = workload.numbers
+        workload.numbers += 1
+        return self.reopen(workload, number, nbytes, workload.shape, workload.reservation)
+
+    def reopen(
+        self, workload: Workload, number: int, nbytes: int, shape: Shape, reservation: int
+    ) -> Slot:
+        """A slot that there was under this number before; still to be filled."""
         self._keys += 1
         slot = Slot(
             key=self._keys,
-            number=workload.numbers,
+            number=number,
             owner=workload,
             nbytes=nbytes,
-            shape=workload.shape,
-            reservation=workload.reservation,
+            shape=shape,
+            reservation=reservation,
         )
-        workload.numbers += 1
         workload.slots[slot.number] = self.slots[slot.key] = slot
         return slot
 
@@ -59,6 +72,7 @@ class Ledger:
             slot.owner.slots.pop(slot.number, None)
             if not slot.condemned:
                 slot.condemned = True
+                self._dropped.append(slot)
                 self._free_unheld(slot)
 
     def pin(self, slots: Iterable[Slot]) -> None:

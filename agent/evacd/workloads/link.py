@@ -1,7 +1,7 @@
 """One connection that never waits for its peer.
 
 asyncio has no SOCK_SEQPACKET transport. One packet is one message; what a peer sends too large
-or with fds is refused, and a peer that does not read is dropped once its outbox is full: no send
+or with several fds is refused, and a peer that does not read is dropped once its outbox is full: no send
 here ever blocks, so that one stopped workload cannot keep the others from being told.
 
 What a peer said before it went is heard all the same, up to its end of file: unix(7) keeps the
@@ -22,6 +22,8 @@ from evac.wire import MAX_PACKET, Refuse, encode
 OUTBOX = 256
 # Of those, how many may carry an fd: 16 slots, and answers to a few questions.
 _OUTBOX_FDS = 32
+_INT = array.array("i").itemsize
+_ONE_FD = socket.CMSG_SPACE(_INT)
 # Packets taken from one peer before the others have their turn.
 _TURN = 16
 
@@ -29,8 +31,8 @@ _TURN = 16
 class Receiver(Protocol):
     """Who is behind a link."""
 
-    def received(self, packet: bytes) -> None:
-        """One whole packet came."""
+    def received(self, packet: bytes, fd: int | None) -> None:
+        """One whole packet came, with at most one fd, which is closed when this returns."""
         ...
 
     def ended(self, reason: str) -> None:
@@ -39,13 +41,19 @@ class Receiver(Protocol):
 
 
 class Link:
-    """One connection. Everything happens on the loop; `receiver` is set by its maker."""
+    """One connection. Everything happens on the loop; `receiver` is set by its maker.
+
+    Attributes:
+        drained: Set while nothing waits for the peer to read.
+    """
 
     receiver: Receiver
 
     def __init__(self, sock: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
         self.sock = sock
         self.closed = False
+        self.drained = asyncio.Event()
+        self.drained.set()
         self._deaf = False
         self._loop = loop
         self._outbox: deque[tuple[bytes, int | None]] = deque()
@@ -78,8 +86,10 @@ class Link:
             if self.closed or self._paused:
                 return not self.closed
             try:
-                # Without room for ancillary data the kernel installs no fd here, whatever comes.
-                packet, _, flags, _ = self.sock.recvmsg(MAX_PACKET + 1, 0)
+                # Room for one fd: of more the kernel installs none of the others, whatever comes.
+                packet, rights, flags, _ = self.sock.recvmsg(
+                    MAX_PACKET + 1, _ONE_FD, socket.MSG_CMSG_CLOEXEC
+                )
             except BlockingIOError:
                 return False
             except ConnectionError:
@@ -88,7 +98,12 @@ class Link:
             except OSError as error:
                 self._close(error.strerror or str(error))
                 return False
-            self._take(packet, flags)
+            fds = _fds(rights)
+            try:
+                self._take(packet, flags, fds)
+            finally:
+                for fd in fds:
+                    os.close(fd)
         return not self.closed
 
     def send(self, packet: bytes, fd: int | None = None) -> None:
@@ -116,6 +131,7 @@ class Link:
         try:
             # A copy, because the caller may close its own before the peer reads.
             self._outbox.append((packet, None if fd is None else os.dup(fd)))
+            self.drained.clear()
         except OSError as error:
             self.drop(f"the daemon is out of fds: {error.strerror}")
 
@@ -140,15 +156,15 @@ class Link:
         with contextlib.suppress(OSError):
             self._transmit(encode(Refuse(reason=reason[:1024], fatal=True)), None)
 
-    def _take(self, packet: bytes, flags: int) -> None:
-        if flags & socket.MSG_CTRUNC:
-            self.drop("sent fds, which no message to the daemon carries")
+    def _take(self, packet: bytes, flags: int, fds: list[int]) -> None:
+        if flags & socket.MSG_CTRUNC or len(fds) > 1:
+            self.drop("sent several fds, which no message to the daemon carries")
         elif flags & socket.MSG_TRUNC or len(packet) > MAX_PACKET:
             self.drop(f"sent a packet of more than {MAX_PACKET} bytes")
         elif not packet:
             self._close("")
         else:
-            self.receiver.received(packet)
+            self.receiver.received(packet, fds[0] if fds else None)
 
     def _writable(self) -> None:
         while self._outbox:
@@ -164,6 +180,7 @@ class Link:
             if fd is not None:
                 os.close(fd)
         self._loop.remove_writer(self.sock)
+        self.drained.set()
 
     def _transmit(self, packet: bytes, fd: int | None) -> None:
         if fd is None:
@@ -195,3 +212,12 @@ class Link:
             if fd is not None:
                 os.close(fd)
         self._outbox.clear()
+        self.drained.set()
+
+
+def _fds(rights: list[tuple[int, int, bytes]]) -> list[int]:
+    found = array.array("i")
+    for level, kind, data in rights:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            found.frombytes(data[: len(data) - len(data) % _INT])
+    return found.tolist()

@@ -81,6 +81,32 @@ def identify(sock: socket.socket, peer: Peer, *, option: int = SO_PEERPIDFD) -> 
     return Process(peer.pid, started, peer.uid, peer.gid), pidfd
 
 
+def find_again(process: Process) -> int | None:
+    """A pidfd of a process that an earlier daemon knew, which the caller closes; None where it ended.
+
+    None as well where it lives outside the daemon's pid namespace: its number here is 0.
+    """
+    if process.pid == 0:
+        return None
+    try:
+        pidfd = os.pidfd_open(process.pid)
+    except OSError:
+        return None
+    # Started when it did, and alive after that look: the pid was its own all the time.
+    if lives(process) and alive(pidfd):
+        return pidfd
+    os.close(pidfd)
+    return None
+
+
+def lives(process: Process) -> bool:
+    """Whether its pid is its own still; a process that waits to be reaped counts as living."""
+    try:
+        return _started(process.pid) == process.started
+    except PeerGone:
+        return False
+
+
 def alive(pidfd: int) -> bool:
     """A pidfd becomes readable when its process ends."""
     poll = select.poll()

@@ -63,6 +63,10 @@ class Regions:
         self._regions[slot.key] = region
         return True
 
+    def take_back(self, slot: Slot, region: Region) -> None:
+        """The memory of a slot of before."""
+        self._regions[slot.key] = region
+
     def sum(self, slot: Slot) -> None:
         """Begin with the checksums of what was just staged in *slot*."""
         self.forget_sums(slot)

@@ -58,8 +58,8 @@ class Roster:
     ) -> Workload | Refusal:
         """Give *process* its rank; the same process may come again after a lost connection.
 
-        Coming again, it starts from nothing: what it had staged stays, what it was writing
-        it will write anew.
+        Coming again it resumes: see `evacd.workloads.returning`. Or it starts from nothing: what it
+        had staged stays, what it was writing it will write anew.
 
         Args:
             share: Bytes that all slots of the process's user may take together.
@@ -77,14 +77,18 @@ class Roster:
             if other.alive and other.mode is not mode:
                 return Refusal(f"job {message.job} takes part as {other.mode}, not as {mode}")
         if seat is not None and seat.alive:
-            self.ledger.drop(s for s in seat.slots.values() if s.state is not SlotState.COMPLETE)
             seat.world, seat.priority, seat.run = message.world, message.priority, message.run
-            seat.need_seconds, seat.share, seat.shape = message.need_seconds, share, None
+            seat.need_seconds, seat.share = message.need_seconds, share
+            if message.resume:
+                seat.resuming = set()
+                return seat
+            unwritten = [s for s in seat.slots.values() if s.state is not SlotState.COMPLETE]
+            self.ledger.drop(unwritten)
+            seat.shape, seat.resuming = None, None
             seat.reservation += 1
             return seat
-        self._ids += 1
         workload = Workload(
-            id=self._ids,
+            id=self.next_id(),
             unit=unit,
             job=message.job,
             rank=message.rank,
@@ -97,12 +101,22 @@ class Roster:
             share=share,
             arrived=now,
             newest=seat.newest if seat else None,
+            resuming=set() if message.resume else None,
         )
-        self.workloads[workload.id] = workload
-        self.jobs.setdefault(unit, Job(unit)).members.append(workload)
+        self.seated(workload)
         if seat is not None and not seat.slots:
             self._forget(seat)
         return workload
+
+    def next_id(self) -> int:
+        """Of a workload that comes; none comes twice."""
+        self._ids += 1
+        return self._ids
+
+    def seated(self, workload: Workload) -> None:
+        """It is one of its job's from now on, and the last that came for its rank."""
+        self.workloads[workload.id] = workload
+        self.jobs.setdefault(workload.unit, Job(workload.unit)).members.append(workload)
 
     def died(self, workload: Workload, *, now: float) -> None:
         """Its process ended: what it was writing is torn, what it had staged is kept."""
@@ -163,7 +177,7 @@ class Roster:
         if isinstance(found, str):
             return Refusal(found)
         self.ledger.drop([*old, *(self.ledger.slots[key] for key in found.evict)])
-        workload.reservation += 1
+        workload.reservation, workload.resuming = workload.reservation + 1, None
         workload.shape = Shape(
             body=message.body,
             layout=message.layout,
@@ -187,6 +201,8 @@ class Roster:
 
     def acquire(self, workload: Workload) -> Slot | Refusal:
         """A slot to write in; asked twice without staging, the same one again."""
+        if workload.resuming is not None:
+            return Refusal("no free slot: those of before are still being handed back")
         mine = [s for s in workload.slots.values() if s.reservation == workload.reservation]
         free = next((s for s in mine if s.state is SlotState.WRITING), None)
         if free is not None:
@@ -224,11 +240,18 @@ class Roster:
             return Refusal(f"{generation} is not newer than {workload.newest}, already staged")
         return slot
 
-    def staged(self, slot: Slot, generation: Generation, *, body_nbytes: int) -> None:
-        """Its bytes were found to be what their owner says."""
+    def staged(
+        self, slot: Slot, generation: Generation, *, body_nbytes: int, supersedes: bool = True
+    ) -> None:
+        """Its bytes were found to be what their owner says.
+
+        Args:
+            supersedes: What is superseded may be freed; else `tidy` will be called.
+        """
         slot.state, slot.generation, slot.body_nbytes = SlotState.COMPLETE, generation, body_nbytes
-        slot.owner.newest = generation
-        self._tidy(self.jobs[slot.owner.unit])
+        slot.owner.newest = max(generation, slot.owner.newest or generation)
+        if supersedes:
+            self._tidy(self.jobs[slot.owner.unit])
 
     # --- what a flush asks --------------------------------------------------------------
 
@@ -263,6 +286,11 @@ class Roster:
         job = self.jobs.get(unit)
         if job is not None and not job.is_durable(generation):
             job.durable = generation
+            self._tidy(job)
+
+    def tidy(self) -> None:
+        """Free all that is superseded."""
+        for job in list(self.jobs.values()):
             self._tidy(job)
 
     # --- the inside ---------------------------------------------------------------------

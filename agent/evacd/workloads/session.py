@@ -107,7 +107,7 @@ class Session:
         try:
             said = decode(packet)
             if (fd is not None) != isinstance(said.message, HandBack):
-                raise ProtocolError(f"{said.message.type} with{'out' * (fd is None)} an fd")
+                raise ProtocolError(_fds_of(said.message, fd))
             problem = self._problem(said.message)
         except ProtocolError as error:
             self.link.drop(error.reason)
@@ -155,3 +155,9 @@ class Session:
         if kind in _FROM_WORKLOADS:
             return f"{kind.type} before register"
         raise ProtocolError(f"{kind.type} is said by the daemon alone")
+
+
+def _fds_of(message: Message, fd: int | None) -> str:
+    if fd is None:
+        return f"{message.type} came without its fd"
+    return f"{message.type} came with fds, which it does not carry"

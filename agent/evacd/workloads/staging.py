@@ -15,7 +15,8 @@ from evac.wire import Accepted, Granted, Release, Reserve, Staged
 from evac.wire import Slot as SlotMessage
 from evacd.workloads.happenings import Happening, StagedOne
 from evacd.workloads.inspection import Inspection, inspect
-from evacd.workloads.job import Slot, Workload
+from evacd.workloads.job import Slot, SlotState, Workload
+from evacd.workloads.keeping import Keeper
 from evacd.workloads.part import Part
 from evacd.workloads.policy import Refusal
 from evacd.workloads.regions import Regions
@@ -33,16 +34,22 @@ class Staging:
     """
 
     def __init__(
-        self, roster: Roster, *, limit: int, happened: Callable[[Happening], None]
+        self,
+        roster: Roster,
+        *,
+        limit: int,
+        happened: Callable[[Happening], None],
+        keeper: Keeper,
     ) -> None:
         self.regions = Regions()
+        self.readers = ThreadPoolExecutor(2, "evacd-inspect")
+        self._keeper = keeper
         self._roster = roster
         self._limit = limit
         self._happened = happened
         self._found: dict[int, Inspection] = {}
         self._known: dict[int, Inspection] = {}
         self._inspecting: dict[Slot, asyncio.Event] = {}
-        self._readers = ThreadPoolExecutor(2, "evacd-inspect")
 
     def reserve(
         self,
@@ -61,6 +68,7 @@ class Staging:
         if isinstance(slots, Refusal):
             session.refuse(slots.reason, re)
             return
+        self.note_job(workload.unit)
         tasks.create_task(self._fill(session, slots, re))
 
     def acquire(self, session: Session, workload: Workload, re: int | None) -> None:
@@ -69,9 +77,15 @@ class Staging:
         if isinstance(slot, Refusal):
             session.refuse(slot.reason, re)
             return
+        self.written_anew(slot)
+        # Before it is granted: the next daemon must not take for whole what is being written.
+        self.note(slot)
+        session.reply(Granted(slot.number), re)
+
+    def written_anew(self, slot: Slot) -> None:
+        """What it held is not to be believed any more."""
         self.regions.forget_sums(slot)
         self._found.pop(slot.key, None)
-        session.reply(Granted(slot.number), re)
 
     def staged(
         self,
@@ -95,6 +109,19 @@ class Staging:
     def release(self, workload: Workload, message: Release) -> None:
         """No answer, whatever the slot."""
         self._roster.release(workload, message.slot)
+        slot = workload.slots.get(message.slot)
+        if slot is not None and slot.state is SlotState.FREE:
+            self.note(slot)
+
+    def note(self, slot: Slot) -> None:
+        """Write down for the next daemon what a slot is now, where it has its memory."""
+        with contextlib.suppress(KeyError):
+            self._keeper.note(slot, self.regions.region(slot))
+
+    def note_all(self, workload: Workload) -> None:
+        """The same for all slots of one that came or went."""
+        for slot in workload.slots.values():
+            self.note(slot)
 
     def inspection(self, workload: Workload) -> asyncio.Event | None:
         """Set as soon as a slot of *workload* that is being read has been; None where none is."""
@@ -104,8 +131,18 @@ class Staging:
         """The workload will stage nothing more."""
         self._known.pop(workload.id, None)
 
+    def note_job(self, unit: str) -> None:
+        """The same for what is known of a job."""
+        if unit in self._roster.jobs:
+            self._keeper.note_job(self._roster.jobs[unit])
+
     def collect(self) -> None:
         """Give back what the roster has freed since."""
+        dropped = self._roster.ledger.dropped()
+        for slot in dropped:
+            self._keeper.forget(slot)
+        if dropped:
+            self._keeper.forget_jobs(self._roster.jobs)
         freed = self._roster.ledger.freed()
         for slot in freed:
             self._found.pop(slot.key, None)
@@ -129,7 +166,7 @@ class Staging:
 
     def close(self) -> None:
         """Give everything back."""
-        self._readers.shutdown(wait=True, cancel_futures=True)
+        self.readers.shutdown(wait=True, cancel_futures=True)
         self.regions.close()
 
     async def _fill(self, session: Session, slots: tuple[Slot, ...], re: int | None) -> None:
@@ -154,6 +191,7 @@ class Staging:
                 session.refuse("replaced by a later reserve", re)
                 return
             self._roster.filled(slot)
+            self.note(slot)
             message = SlotMessage(slot.number, slot.nbytes, last=slot is slots[-1])
             session.reply(message, re, self.regions.region(slot).fd)
 
@@ -169,7 +207,7 @@ class Staging:
         known = self._known.get(workload.id)
         try:
             found = await loop.run_in_executor(
-                self._readers, inspect, fd, slot.nbytes, generation, known
+                self.readers, inspect, fd, slot.nbytes, generation, known
             )
         except (SegmentError, OSError, MemoryError) as error:
             log.warning(
@@ -181,7 +219,7 @@ class Staging:
             if slot.condemned:
                 session.refuse(f"slot {slot.number} was given up", re)
             else:
-                self._take(slot, generation, found)
+                self.take(slot, generation, found)
                 session.reply(Accepted(), re)
                 self._happened(StagedOne(workload.unit, workload.rank, generation))
         finally:
@@ -190,10 +228,14 @@ class Staging:
             self._inspecting.pop(slot).set()
             session.link.resume()
 
-    def _take(self, slot: Slot, generation: Generation, found: Inspection) -> None:
-        self._roster.staged(slot, generation, body_nbytes=found.body_nbytes)
+    def take(
+        self, slot: Slot, generation: Generation, found: Inspection, *, supersedes: bool = True
+    ) -> None:
+        """The slot holds a whole generation, and is the daemon's; see `Roster.staged`."""
+        self._roster.staged(slot, generation, body_nbytes=found.body_nbytes, supersedes=supersedes)
         self._known[slot.owner.id] = self._found[slot.key] = found
         self.regions.sum(slot)
+        self.note(slot)
 
     def _part(self, unit: str, slot: Slot, generation: Generation) -> Part:
         owner, shape, found = slot.owner, slot.shape, self._found[slot.key]

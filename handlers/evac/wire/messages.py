@@ -68,6 +68,7 @@ class Register(Message):
     Attributes:
         need_seconds: Callback mode: how long the workload's own flush takes, at most.
         run: Names one launch of the job (torchrun's or Slurm's id); "" where unknown.
+        resume: `HandBack` follows for each slot that this process still has.
     """
 
     type: ClassVar[str] = "register"
@@ -78,6 +79,7 @@ class Register(Message):
     mode: str = _text(16, default=Mode.STAGED.value)
     run: str = _text(128, default="")
     need_seconds: float = _seconds(default=0.0)
+    resume: bool = _flag(default=False)
 
 
 @dataclass(frozen=True)
@@ -120,10 +122,37 @@ class Staged(Message):
 
 @dataclass(frozen=True)
 class Release(Message):
-    """Give an acquired slot back unwritten. No answer."""
+    """Give an acquired slot back unwritten, or end a loan. No answer."""
 
     type: ClassVar[str] = "release"
     slot: int = _count(0, 1_000_000)
+
+
+@dataclass(frozen=True)
+class HandBack(Message):
+    """After a `Register` that resumes: a slot of before, its memfd this packet's only fd.
+
+    Answered by `Accepted`, and then it is as if the connection had never been lost, or by `Refuse`.
+
+    Attributes:
+        held: It was granted, and neither `Staged` nor `Release` was sent for it.
+        last: No further one follows.
+    """
+
+    type: ClassVar[str] = "hand-back"
+    slot: int = _count(0, 1_000_000)
+    held: bool = _flag()
+    last: bool = _flag()
+
+
+@dataclass(frozen=True)
+class Adopt(Message):
+    """Ask for all that the job's processes of the same run, dead ones above all, hold complete here.
+
+    Answered by a `Lent` for each slot and then `Adopted`, or by `Refuse`.
+    """
+
+    type: ClassVar[str] = "adopt"
 
 
 @dataclass(frozen=True)
@@ -252,6 +281,33 @@ class Granted(Message):
 
 
 @dataclass(frozen=True)
+class Lent(Message):
+    """One complete slot of the job, to be read; a read-only memfd is this packet's only fd.
+
+    Attributes:
+        slot: For `Release`, which ends the loan.
+    """
+
+    type: ClassVar[str] = "lent"
+    slot: int = _count(0, 1_000_000)
+    nbytes: int = _count()
+
+
+@dataclass(frozen=True)
+class Adopted(Message):
+    """What the slots that were `Lent` hold: JSON in the sealed memfd of this packet.
+
+    Attributes:
+        slots: How many were lent.
+        nbytes: Of the JSON.
+    """
+
+    type: ClassVar[str] = "adopted"
+    slots: int = _count()
+    nbytes: int = _count()
+
+
+@dataclass(frozen=True)
 class Accepted(Message):
     """Done as asked."""
 
@@ -337,8 +393,8 @@ class Status(Message):
 
 
 _KINDS: tuple[type[Message], ...] = (
-    Hello, Register, Reserve, Acquire, Staged, Release, Done, Leave, AskStatus, Save, Drain, Cancel,
-    Drill, Welcome, Registered, Slot, Granted, Accepted, Ordered, Refuse, OrderGiven, Advice, Turn,
-    StandDown, Status,
+    Hello, Register, Reserve, Acquire, Staged, Release, HandBack, Adopt, Done, Leave, AskStatus,
+    Save, Drain, Cancel, Drill, Welcome, Registered, Slot, Granted, Lent, Adopted, Accepted,
+    Ordered, Refuse, OrderGiven, Advice, Turn, StandDown, Status,
 )  # fmt: skip
 MESSAGES: Mapping[str, type[Message]] = {kind.type: kind for kind in _KINDS}

@@ -87,7 +87,9 @@ class Scene:
     def gone(self, session: Session, reason: str) -> None:
         pass
 
-    def take(self, session: Session, message: Message, re: int | None) -> None:
+    def take(
+        self, session: Session, message: Message, re: int | None, fd: int | None = None
+    ) -> None:
         if not isinstance(message, Staged):
             self.log.append(f"heard {cast(Release, message).slot}")
             return

@@ -13,7 +13,7 @@ class Ear:
         self.packets: list[bytes] = []
         self.ends: list[str] = []
 
-    def received(self, packet: bytes) -> None:
+    def received(self, packet: bytes, fd: int | None) -> None:
         self.packets.append(packet)
 
     def ended(self, reason: str) -> None:

@@ -1,0 +1,24 @@
+"""The seam to who keeps fds while this daemon is not there."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class Given:
+    """An fd that was kept for this daemon; it is the daemon's own now."""
+
+    name: str
+    fd: int
+
+
+class FdStore(Protocol):
+    """Neither method blocks; what is asked for is done in that order."""
+
+    def push(self, name: str, fd: int) -> None:
+        """Keep *fd*, which may be closed at once."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Forget all that was pushed under this name."""
+        ...
