@@ -3,12 +3,15 @@
 It forwards each request unchanged, over a connection of its own, unless a rule says otherwise.
 """
 
+import re
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from enum import Enum
 
 from tests.services.process import HOST
@@ -23,6 +26,9 @@ class Fate(Enum):
     HALF = "the answer ends in its middle"
     SILENCE = "nobody ever answers"
     FLIP = "one bit of the request's body is another"
+    CUT = "the connection is reset when half of the request's body has reached the server"
+    LOST = "the server does what it was asked to, and its answer never arrives"
+    PASS = "nothing: it was only waited for"
 
 
 @dataclass
@@ -31,12 +37,35 @@ class Rule:
 
     Attributes:
         answer: Status and body, or a fate.
+        after: So many of them pass before.
+        first_tries: Strike no request that was struck before: whoever asks again is served.
+        met: Called in the proxy's thread before it strikes.
     """
 
     answer: tuple[int, bytes] | Fate
     method: str = ""
     within: str = ""
     times: int = -1
+    after: int = 0
+    first_tries: bool = False
+    met: Callable[[], None] | None = None
+    struck: set[str] = field(default_factory=set)
+
+    def strikes(self, method: str, path: str, nbytes: int) -> bool:
+        """Whether this request is one to strike; counts it."""
+        if not self.times or self.method not in ("", method) or self.within not in path:
+            return False
+        if self.first_tries:
+            # A put that begins anew has names of its own for its parts.
+            request = f"{method} {re.sub('uploadId=[^&]*|[0-9a-f]{16}', '', path)} {nbytes}"
+            if request in self.struck:
+                return False
+            self.struck.add(request)
+        if self.after > 0:
+            self.after -= 1
+            return False
+        self.times -= 1
+        return True
 
 
 @dataclass(frozen=True)
@@ -59,6 +88,8 @@ class Proxy:
     def __init__(self, port: int, *, tls: ssl.SSLContext | None = None) -> None:
         self.rules: list[Rule] = []
         self.seen: list[Request] = []
+        # What the server's clock is ahead, as far as its answers' Date tells.
+        self.ahead = timedelta()
         self._upstream = port
         self._tls = tls
         self._lock = threading.Lock()
@@ -122,11 +153,13 @@ class Proxy:
                 client.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
             elif name != "connection":
                 kept.append(line)
-        rule = self._rule(method, path)
+        rule = self._rule(method, path, length)
         self.seen.append(Request(method, path, head.decode("latin-1")))
         fate = rule.answer if rule else None
+        if rule is not None and rule.met is not None:
+            rule.met()
         if fate is Fate.RESET:
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            _reset(client)
             return
         if fate is Fate.SILENCE:
             self._ended.wait(60)
@@ -142,6 +175,15 @@ class Proxy:
             return
         with socket.create_connection((HOST, self._upstream), timeout=30) as server:
             server.sendall("\r\n".join([*kept, "Connection: close", "", ""]).encode("latin-1"))
+            if fate is Fate.CUT:
+                half = (length + 1) // 2
+                body = body[:half]
+                server.sendall(body)
+                while len(body) < half and (got := client.recv(half - len(body))):
+                    server.sendall(got)
+                    body += got
+                _reset(client)
+                return
             if fate is Fate.FLIP and body:
                 body = bytes([body[0] ^ 1]) + body[1:]
                 fate = None
@@ -155,30 +197,39 @@ class Proxy:
                 if fate is Fate.FLIP:
                     got, fate = bytes([got[0] ^ 1]) + got[1:], None
                 server.sendall(got)
-            self._relay(server, client, half=fate is Fate.HALF)
+            self._relay(server, client, fate)
 
-    def _relay(self, server: socket.socket, client: socket.socket, *, half: bool) -> None:
-        if not half:
+    def _relay(
+        self, server: socket.socket, client: socket.socket, fate: tuple[int, bytes] | Fate | None
+    ) -> None:
+        if fate not in (Fate.HALF, Fate.LOST) and not self.ahead:
             while got := server.recv(_CHUNK):
                 client.sendall(got)
             return
         answer = b""
         while got := server.recv(_CHUNK):
             answer += got
+        if fate is Fate.LOST:
+            _reset(client)
+            return
         head, gap, body = answer.partition(b"\r\n\r\n")
-        client.sendall(head + gap + body[: len(body) // 2])
+        if self.ahead:
+            date = format_datetime(datetime.now(UTC) + self.ahead, usegmt=True)
+            head = re.sub(rb"(?im)^date:[^\r\n]*", b"Date: " + date.encode(), head)
+        client.sendall(head + gap + (body[: len(body) // 2] if fate is Fate.HALF else body))
 
     def _drain(self, client: socket.socket, left: int) -> None:
         while left > 0 and (got := client.recv(min(_CHUNK, left))):
             left -= len(got)
 
-    def _rule(self, method: str, path: str) -> Rule | None:
+    def _rule(self, method: str, path: str, nbytes: int) -> Rule | None:
         with self._lock:
-            for rule in self.rules:
-                if rule.times and rule.method in ("", method) and rule.within in path:
-                    rule.times -= 1
-                    return rule
-        return None
+            return next((one for one in self.rules if one.strikes(method, path, nbytes)), None)
+
+
+def _reset(client: socket.socket) -> None:
+    """Make its close a reset."""
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
 
 
 @contextmanager

@@ -16,6 +16,8 @@ _NO_BUCKET = {"NoSuchBucket", "ContainerNotFound", "InvalidBucketName", "Contain
 _THROTTLED = {"SlowDown", "ServerBusy", "Throttling", "TooManyRequests", "RequestLimitExceeded"}
 # The next request is signed with newer keys.
 _EXPIRED = {"ExpiredToken", "RequestExpired", "TokenRefreshRequired"}
+# Of parts that the call before has used up, whose answer was lost; a put from the start finds out.
+_PARTS_GONE = {"NoSuchUpload", "InvalidBlockList"}
 # Azure says so of a token of Entra ID that has expired; with 400 it means another thing.
 _STALE_TOKEN = {"InvalidAuthenticationInfo"}
 _REJECTED = {
@@ -100,7 +102,8 @@ def of_status(key: str, status: int, code: str) -> StoreError:
     if status == 429 or code in _THROTTLED:
         return StoreUnavailable(key, f"throttled ({named})")
     # 408 and RequestTimeout: the body came too slowly. 409: somebody else was at it just now.
-    if status in (408, 409, 425) or code in ("RequestTimeout", "NoSuchUpload") or status >= 500:
+    late = status == 408 or code == "RequestTimeout"
+    if late or status in (409, 425) or code in _PARTS_GONE or status >= 500:
         return StoreUnavailable(key, f"the store failed ({named})")
     return StoreRejected(key, f"the store refused ({named})")
 

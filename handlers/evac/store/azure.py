@@ -12,7 +12,7 @@ from obstore.exceptions import BaseError
 from obstore.store import AzureStore as ObstoreAzure
 
 from evac.errors import ConfigError
-from evac.store.blobs import RETRY, BlobStore, Client
+from evac.store.blobs import BlobStore, Client
 from evac.store.location import Location, parse
 
 OPTIONS = ("account", "connections", "endpoint", "timeout")
@@ -73,7 +73,7 @@ class AzureStore(BlobStore):
                 prefix=self._location.prefix or None,
                 config=settings,  # type: ignore[arg-type]  # a TypedDict of exactly these
                 client_options=options,  # type: ignore[arg-type]  # the same
-                retry_config=RETRY,  # type: ignore[arg-type]  # the same
+                retry_config=dict(self.retry),  # type: ignore[arg-type]  # the same
             )
         except BaseError:
             # Not `from error`: its text may repeat the key.

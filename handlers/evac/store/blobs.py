@@ -8,9 +8,10 @@ payloads are unsigned, TLS guards them on the way and the manifests' checksums a
 import asyncio
 import atexit
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from types import MappingProxyType
 from typing import TypeAlias
 
 import obstore
@@ -56,6 +57,8 @@ class BlobStore(ABC):
     # Up to here one request carries a body; and the bytes of one part, None for what suits the body.
     single = SINGLE
     part: int | None = None
+    # How the library makes a lost call again.
+    retry: Mapping[str, object] = MappingProxyType(RETRY)
 
     def __init__(self, location: Location) -> None:
         self._location = location

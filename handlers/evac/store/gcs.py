@@ -12,19 +12,21 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from threading import Event
+from typing import TypeVar
 
 from evac.errors import StoreError, StoreMissing, StoreRejected, StoreUnavailable
 from evac.store import Entry
 from evac.store.direct import Stopped
 from evac.store.errands import Errands
 from evac.store.gcs_calls import PIECE, SILENCE, Calls, Made
-from evac.store.gcs_upload import Upload, tried
+from evac.store.gcs_upload import PAUSE, Upload, tried
 from evac.store.keys import split
 from evac.store.location import Location, parse
 from evac.store.parts import SINGLE, part_nbytes
 from evac.store.sums import combined
 from evac.store.threads import in_thread
 
+T = TypeVar("T")
 OPTIONS = ("connections", "endpoint", "timeout")
 PARTS = ".evac-parts"
 # One compose call takes no more.
@@ -47,6 +49,8 @@ class GcsStore:
     # Up to here one request carries a body; and the bytes of one part, None for what suits the body.
     single = SINGLE
     part: int | None = None
+    # Before a call that was lost is made again; see `tried`.
+    pause = PAUSE
 
     def __init__(self, location: Location) -> None:
         self._location = location
@@ -130,7 +134,7 @@ class GcsStore:
     ) -> None:
         with data.cast("B") as view:
             size = self.part or part_nbytes(view.nbytes, most=COMPOSE * COMPOSE)
-            upload = Upload(self._calls, key, view, size, stop, progress)
+            upload = Upload(self._calls, key, view, size, stop, progress, self.pause)
             if view.nbytes <= self.single:
                 upload.whole(self._location.key(key))
                 return
@@ -158,7 +162,7 @@ class GcsStore:
         def compose() -> Made:
             return self._calls.compose(name, [part.name for part in parts], key=key)
 
-        made = tried(compose, stop)
+        made = self._tried(compose, stop)
         nbytes = sum(part.nbytes for part in parts)
         crc = combined([(part.crc32c or 0, part.nbytes) for part in parts])
         if made.nbytes != nbytes or made.crc32c not in (None, crc):
@@ -170,16 +174,19 @@ class GcsStore:
     def _create(self, key: str, data: bytes, stop: Event) -> bool:
         name = self._location.key(key)
         try:
-            tried(lambda: self._calls.create(name, data, key=key), stop)
+            self._tried(lambda: self._calls.create(name, data, key=key), stop)
         except FileExistsError:
             return False
         return True
 
+    def _tried(self, work: Callable[[], T], stop: Event) -> T:
+        return tried(work, stop, pause=self.pause)
+
     def _delete(self, key: str, stop: Event) -> None:
-        tried(lambda: self._calls.delete(self._location.key(key), key=key), stop)
+        self._tried(lambda: self._calls.delete(self._location.key(key), key=key), stop)
 
     def _described(self, key: str, stop: Event) -> Made:
-        return tried(lambda: self._calls.describe(self._location.key(key), key=key), stop)
+        return self._tried(lambda: self._calls.describe(self._location.key(key), key=key), stop)
 
     def _get(self, key: str, stop: Event) -> bytes:
         nbytes = self._described(key, stop).nbytes
@@ -195,7 +202,7 @@ class GcsStore:
 
         def fetch(start: int) -> None:
             with view[start : start + RANGE] as piece:
-                got[start] = tried(
+                got[start] = self._tried(
                     partial(self._read_range, key, offset + start, piece, stop), stop
                 )
 
@@ -228,7 +235,7 @@ class GcsStore:
     def _list(self, prefix: str, stop: Event) -> Sequence[Entry]:
         root = self._location.key("")
         name = self._location.key(f"{prefix}/" if prefix else "")
-        found, _ = tried(lambda: self._calls.list(name, key=prefix or "."), stop)
+        found, _ = self._tried(lambda: self._calls.list(name, key=prefix or "."), stop)
         entries = (Entry(one.name.removeprefix(root), one.nbytes) for one in found)
         kept = [one for one in entries if not one.key.startswith(f"{PARTS}/")]
         return sorted(kept, key=lambda entry: entry.key)

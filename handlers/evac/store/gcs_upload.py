@@ -16,6 +16,8 @@ from evac.store.gcs_calls import Body, Calls, Made
 T = TypeVar("T")
 # Of one call; a lost one must not cost the body.
 TRIES = 4
+# The longest wait before the second try, in seconds; it doubles each time.
+PAUSE = 0.2
 
 
 class Upload:
@@ -25,6 +27,7 @@ class Upload:
         key: What an error is about.
         size: Of each part but the last, in bytes.
         stop: Looked at before each MiB.
+        pause: See `tried`.
     """
 
     def __init__(
@@ -35,8 +38,10 @@ class Upload:
         size: int,
         stop: Event,
         progress: Callable[[int], None] | None,
+        pause: float = PAUSE,
     ) -> None:
         self.stop = stop
+        self._pause = pause
         self._calls = calls
         self._key = key
         self._data = data
@@ -76,7 +81,7 @@ class Upload:
                     raise StoreUnavailable(self._key, "damaged on its way: checksums differ")
                 return Made(name, part.nbytes, crc, made.created)
 
-            made = tried(insert, self.stop)
+            made = tried(insert, self.stop, pause=self._pause)
             if self._progress is not None and part.nbytes:
                 self._progress(part.nbytes)
             return made
@@ -86,8 +91,11 @@ class Upload:
             raise Stopped
 
 
-def tried(work: Callable[[], T], stop: Event) -> T:
+def tried(work: Callable[[], T], stop: Event, *, pause: float = PAUSE) -> T:
     """Do it again while that may help, a few times.
+
+    Args:
+        pause: The longest wait before the second try, in seconds; it doubles each time.
 
     Raises:
         Stopped: *stop* was set.
@@ -100,5 +108,5 @@ def tried(work: Callable[[], T], stop: Event) -> T:
         except StoreUnavailable:
             if attempt == TRIES - 1:
                 raise
-            stop.wait(uniform(0, 0.2 * 2**attempt))
+            stop.wait(uniform(0, pause * 2**attempt))
     raise AssertionError("unreachable")

@@ -20,7 +20,7 @@ from obstore.store import S3Store as ObstoreS3
 
 from evac.errors import ConfigError, StoreError
 from evac.generation import BODY, Generation
-from evac.store.blobs import RETRY, BlobStore, Client
+from evac.store.blobs import BlobStore, Client
 from evac.store.location import Location, parse
 from evac.store.s3_aside import ask
 from evac.store.s3_keys import Chain
@@ -135,7 +135,7 @@ class S3Store(BlobStore):
             prefix=self._location.prefix or None,
             config=settings,  # type: ignore[arg-type]  # a TypedDict of exactly these
             client_options=options,  # type: ignore[arg-type]  # the same
-            retry_config=RETRY,  # type: ignore[arg-type]  # the same
+            retry_config=dict(self.retry),  # type: ignore[arg-type]  # the same
             credential_provider=self._chain,
         )
 
