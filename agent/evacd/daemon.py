@@ -26,7 +26,14 @@ from evacd.flush.tidy import tidy
 from evacd.listening import Ears, Listener
 from evacd.opening import open_targets, read_secret
 from evacd.operator import Operator
-from evacd.parts import boot_id, make_board, make_calm, make_evacuation, make_state_directory
+from evacd.parts import (
+    boot_id,
+    make_board,
+    make_calm,
+    make_evacuation,
+    make_keeper,
+    make_state_directory,
+)
 from evacd.report.journal import Journal
 from evacd.report.metrics import CONTENT_TYPE, Metrics
 from evacd.report.page import Serving, serving
@@ -84,9 +91,11 @@ class Daemon:
         self._stores = open_targets(config)
         self._proof = Proof(())
         self._secret = read_secret(config)
+        self._keeper = make_keeper(config, boot=self._boot)
         self._board = make_board(
             config,
             clock,
+            keeper=self._keeper,
             happened=self._happened,
             status=self._status,
             admin=self._administer,
@@ -133,6 +142,7 @@ class Daemon:
         finally:
             standing.stop()
             journal.stop()
+            self._keeper.stop()
 
     async def _serve(self, evacuation: Evacuation, listener: Listener, ears: Ears) -> None:
         loop = asyncio.get_running_loop()

@@ -36,10 +36,12 @@ from evacd.quiet import Trickle
 from evacd.readiness import Readiness
 from evacd.rendezvous import Announcer
 from evacd.rendezvous.webhook import WebhookAnnouncer
+from evacd.report.fdstore import fd_store, given
 from evacd.report.journal import Journal
 from evacd.report.standing_file import StandingFile
-from evacd.workloads import Board, BoardSettings, Happening, UserLimits, prepare_in
+from evacd.workloads import Board, BoardSettings, Happening, Keeper, UserLimits, prepare_in
 
+_SLOTS = "slots.table"
 # A manifest, its fsync and its directory's: 5-30 ms on a busy local disk.
 _COMMIT_SECONDS = 0.05
 # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html:
@@ -57,12 +59,15 @@ def make_board(
     status: Callable[[], Mapping[str, object]],
     admin: Callable[[Drain | Cancel | Drill], Message],
     save: Callable[[str, float, int], Message],
+    keeper: Keeper,
     node: str,
     boot: str,
 ) -> Board:
     """Who is on board, and the sockets by which they come."""
     policy = config.policy
-    budget = config.memory.budget.resolve(psutil.virtual_memory().available)
+    # A restart makes the budget no smaller: what is kept over it is taken, and ours.
+    available = psutil.virtual_memory().available + keeper.nbytes
+    budget = config.memory.budget.resolve(available)
     settings = BoardSettings(
         workload_path=config.sockets.workload,
         admin_path=config.sockets.admin,
@@ -89,7 +94,16 @@ def make_board(
         admin=admin,
         save=save,
         prepare=prepare_in(config.store.targets, _open_store),
+        keeper=keeper,
     )
+
+
+def make_keeper(config: Config, *, boot: str) -> Keeper:
+    """What a restart does not lose. To be made before anything that opens files."""
+    kept = given()
+    keeper = Keeper(config.state.dir / _SLOTS, boot=boot, fds=fd_store(), given=kept)
+    keeper.open()
+    return keeper
 
 
 def _limits(user: UserPolicy, budget: int) -> UserLimits:

@@ -12,6 +12,11 @@ STOPPING = "STOPPING=1"
 WATCHDOG = "WATCHDOG=1"
 
 
+def extend(seconds: float) -> str:
+    """The line that asks for so much time more, from now on, until the stop that is under way ends."""
+    return f"EXTEND_TIMEOUT_USEC={int(seconds * 1e6)}"
+
+
 def status(text: str) -> str:
     """The line that shows *text* in ``systemctl status``."""
     return "STATUS=" + " ".join(text.split())
@@ -26,12 +31,9 @@ def notify(state: str, *, environ: Mapping[str, str] = os.environ) -> bool:
     Returns:
         Whether it was told.
     """
-    address = environ.get("NOTIFY_SOCKET", "")
-    if not address.startswith(("/", "@")):
+    address = address_of(environ)
+    if address is None:
         return False
-    if address.startswith("@"):
-        # Linux' abstract sockets: the name begins with a zero byte.
-        address = "\0" + address[1:]
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
         # A manager that does not read must not stop us; the next word will tell it.
         sender.setblocking(False)
@@ -40,6 +42,15 @@ def notify(state: str, *, environ: Mapping[str, str] = os.environ) -> bool:
         except OSError:
             return False
     return True
+
+
+def address_of(environ: Mapping[str, str]) -> str | None:
+    """Where the service manager listens; None where there is none."""
+    address = environ.get("NOTIFY_SOCKET", "")
+    if not address.startswith(("/", "@")):
+        return None
+    # Linux' abstract sockets: the name begins with a zero byte.
+    return "\0" + address[1:] if address.startswith("@") else address
 
 
 def watchdog_seconds(*, environ: Mapping[str, str] = os.environ) -> float | None:

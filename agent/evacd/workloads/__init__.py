@@ -10,7 +10,8 @@
 """
 
 from evacd.workloads.board import Board
-from evacd.workloads.happenings import Died, Dropped, Happening, Joined, Left, StagedOne
+from evacd.workloads.happenings import Denied, Died, Dropped, Happening, Joined, Left, StagedOne
+from evacd.workloads.keeping import Keeper
 from evacd.workloads.part import Part
 from evacd.workloads.places import prepare_in
 from evacd.workloads.settings import BoardSettings, UserLimits
@@ -19,10 +20,12 @@ from evacd.workloads.turns import TurnResult
 __all__ = [
     "Board",
     "BoardSettings",
+    "Denied",
     "Died",
     "Dropped",
     "Happening",
     "Joined",
+    "Keeper",
     "Left",
     "Part",
     "StagedOne",

@@ -51,7 +51,7 @@ class Board:
         prepare: Makes the place in the stores where a job's owner may write, given its prefix; awaited
             before the job's workloads are told that they are registered, but not for long.
         save: Carries out what a job's own user asked for, and gives the answer.
-        keeper: What a restart does not lose; None where it loses all.
+        keeper: What a restart does not lose, opened already; None where it loses all.
     """
 
     def __init__(

@@ -72,7 +72,6 @@ class Returns:
 
     async def from_before(self) -> list[Back]:
         """All that a daemon before this one kept, in its place; who held it, for the desk."""
-        await asyncio.to_thread(self._keeper.open)
         now = self._clock.monotonic()
         self._looked = self._began = now
         owners: dict[Process, int | None] = {}

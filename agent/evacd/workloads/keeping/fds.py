@@ -13,7 +13,7 @@ class Given:
 
 
 class FdStore(Protocol):
-    """Neither method blocks; what is asked for is done in that order."""
+    """What is asked for is done in that order, and only `stop` blocks."""
 
     def push(self, name: str, fd: int) -> None:
         """Keep *fd*, which may be closed at once."""
@@ -21,4 +21,8 @@ class FdStore(Protocol):
 
     def remove(self, name: str) -> None:
         """Forget all that was pushed under this name."""
+        ...
+
+    def stop(self) -> None:
+        """Wait, but not for long, until all of it is done."""
         ...

@@ -62,12 +62,18 @@ class Keeper:
         """Read what there is. Blocks for a moment; what cannot be read is told of and passed over."""
         if self._path is not None:
             try:
+                self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
                 self._table = Table(self._path, boot=self._boot)
-            except StateError as error:
+            except (StateError, OSError) as error:
                 log.warning("memory.forgetful", reason=str(error))
         taken = self._table.rows if self._table is not None else {}
         self._end = max(taken, default=-1) + 1
         self._free = [number for number in range(self._end) if number not in taken]
+
+    @property
+    def nbytes(self) -> int:
+        """What the slots of before take together, whoever has their memory just now."""
+        return sum(one.nbytes for _, one in self._records() if isinstance(one, SlotRecord))
 
     def job(self, unit: str) -> JobRecord | None:
         """What is known of a job of before."""
@@ -168,6 +174,11 @@ class Keeper:
         if self._table is not None:
             self._table.close()
             self._table = None
+
+    def stop(self) -> None:
+        """The last of all: see that the fd store has what it was given. Blocks for a moment."""
+        if self._fds is not None:
+            self._fds.stop()
 
     def _records(self) -> Iterator[tuple[int, Record]]:
         for number, row in list(self._table.rows.items()) if self._table is not None else []:
