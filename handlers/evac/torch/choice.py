@@ -12,8 +12,7 @@ still pick.
 from contextlib import suppress
 from typing import Protocol
 
-import torch.distributed as dist
-
+from evac.torch.keystore import KeyStore, keystore
 from evac.torch.world import World
 
 _YES = "1"
@@ -52,20 +51,6 @@ class Choice(Protocol):
         ...
 
 
-class _Store(Protocol):
-    """As much of torch's key-value stores as is used here."""
-
-    def set(self, key: str, value: str, /) -> None: ...
-
-    def get(self, key: str, /) -> bytes: ...
-
-    def add(self, key: str, amount: int, /) -> int: ...
-
-    def check(self, keys: list[str], /) -> bool: ...
-
-    def delete_key(self, key: str, /) -> bool: ...
-
-
 class Alone:
     """The choice of a world of one."""
 
@@ -96,7 +81,7 @@ class Alone:
 class Shared:
     """Through the store that the ranks met in; where the store is gone, so is its rank."""
 
-    def __init__(self, store: _Store, *, rank: int, world: int) -> None:
+    def __init__(self, store: KeyStore, *, rank: int, world: int) -> None:
         self.leads = rank == 0
         self._store = store
         self._others = world - 1
@@ -163,9 +148,4 @@ def choice(world: World, incarnation: int) -> Choice:
     """The choice for this world; incarnations do not hear each other."""
     if world.size == 1:
         return Alone()
-    from torch.distributed.distributed_c10d import _get_default_store
-
-    store: _Store = dist.PrefixStore(  # type: ignore[attr-defined] # public, but not in __all__
-        f"evac/{incarnation}", _get_default_store()
-    )
-    return Shared(store, rank=world.rank, world=world.size)
+    return Shared(keystore(f"evac/{incarnation}"), rank=world.rank, world=world.size)
