@@ -1,0 +1,110 @@
+import ssl
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import trustme
+from aiohttp.test_utils import TestServer
+
+from evacd.clock import SystemClock
+from evacd.cordon.kubernetes import KubernetesCordon
+from evacd.kube import Access, Client, Limits
+from tests.kube.access import MASTERS, User
+from tests.kube.discovery import EVENTS, NODES
+from tests.kube.server import Kube
+from tests.kube.storage import Object
+
+NODE = "gpu-7"
+QUICK = Limits(connect=1.0, read=0.5)
+
+Make = Callable[..., KubernetesCordon]
+
+
+class Cluster:
+    """One API server, its one node, and a service account's files."""
+
+    def __init__(self, kube: Kube, access: Access) -> None:
+        self.kube = kube
+        self.access = access
+
+    @property
+    def node(self) -> Object:
+        found = self.kube.storage.find(NODES, "", NODE)
+        assert found is not None
+        return found
+
+    async def edit(self, change: Callable[[Object], None]) -> None:
+        """Somebody else changes the node."""
+
+        def edited(now: Object) -> Object:
+            change(now)
+            return now
+
+        await self.kube.storage.change(NODES, "", NODE, edited)
+
+    @property
+    def taints(self) -> list[str]:
+        return [each["key"] for each in self.node["spec"].get("taints") or []]
+
+    def conditions(self) -> dict[str, str]:
+        return {each["type"]: each["status"] for each in self.node["status"]["conditions"]}
+
+    def events(self) -> list[Object]:
+        return list(self.kube.storage.list(EVENTS))
+
+
+@pytest.fixture(scope="session")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture(scope="session")
+def served(authority: trustme.CA) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    return context
+
+
+@pytest.fixture
+async def cluster(
+    authority: trustme.CA, served: ssl.SSLContext, tmp_path: Path
+) -> AsyncIterator[Cluster]:
+    kube = Kube({"token-1": User("evacd", (MASTERS,))})
+    await kube.storage.create(
+        NODES,
+        "",
+        {
+            "metadata": {"name": NODE, "labels": {"kubernetes.io/os": "linux"}},
+            "spec": {"taints": [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}]},
+            "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+        },
+    )
+    (tmp_path / "token").write_text("token-1\n")
+    authority.cert_pem.write_to_path(tmp_path / "ca.crt")
+    server = TestServer(kube.app, scheme="https")
+    await server.start_server(ssl=served)
+    url = f"https://127.0.0.1:{server.port}"
+    try:
+        yield Cluster(kube, Access(url, tmp_path / "token", tmp_path / "ca.crt"))
+    finally:
+        kube.end_watches()
+        await server.close()
+
+
+@pytest.fixture
+async def make(cluster: Cluster) -> AsyncIterator[Make]:
+    """Makes cordons of this cluster's node."""
+    async with aiohttp.ClientSession() as session:
+
+        def cordon(*, access: Access | None = None, **settings: Any) -> KubernetesCordon:
+            return KubernetesCordon(
+                Client(session, access or cluster.access, limits=QUICK),
+                SystemClock(),
+                node=settings.pop("node", NODE),
+                boot=settings.pop("boot", "boot-1"),
+                **{"timeout_seconds": 20.0, **settings},
+            )
+
+        yield cordon

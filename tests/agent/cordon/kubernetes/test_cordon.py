@@ -1,0 +1,422 @@
+"""The Kubernetes cordon against an API server that refuses, conflicts, is slow or away."""
+
+import asyncio
+import json
+from dataclasses import replace
+
+import aiohttp
+import pytest
+from structlog.testing import capture_logs
+
+from evacd.cordon import Cordon, Following
+from evacd.cordon.kubernetes import KubernetesCordon
+from evacd.cordon.kubernetes.marks import ANNOTATION, TAINT
+from evacd.facts import Confidence, Order
+from tests.agent.cordon.kubernetes.conftest import NODE, Cluster, Make
+from tests.kube.discovery import BUDGETS, PODS
+from tests.kube.server import CORDONED, Fault
+from tests.kube.storage import Object
+
+ORDER = Order("ab12-1", 1030.0, Confidence.CERTAIN, "gcp", "preempted", given=1000.0)
+
+
+async def close(cordon: KubernetesCordon, seconds_left: float = 29.8) -> str | None:
+    return await cordon.close(ORDER, seconds_left=seconds_left)
+
+
+async def test_it_is_a_cordon_that_follows_the_flush(make: Make) -> None:
+    cordon: Cordon = make()
+
+    assert isinstance(cordon, Following)
+
+
+async def test_the_node_is_unschedulable_and_tainted_and_other_taints_stay(
+    cluster: Cluster, make: Make
+) -> None:
+    assert await close(make()) is None
+
+    assert cluster.node["spec"]["unschedulable"] is True
+    assert sorted(cluster.taints) == sorted(["nvidia.com/gpu", CORDONED, TAINT])
+    ours = [each for each in cluster.node["spec"]["taints"] if each["key"] == TAINT]
+    assert ours == [{"key": TAINT, "value": "gcp-preempted", "effect": "NoSchedule"}]
+
+
+async def test_unschedulable_comes_first_and_alone(cluster: Cluster, make: Make) -> None:
+    await close(make())
+
+    first = next(each for each in cluster.kube.storage.log[1:] if each.kind == "MODIFIED")
+    assert first.object["spec"]["unschedulable"] is True
+    assert [each["key"] for each in first.object["spec"]["taints"]] == ["nvidia.com/gpu"]
+
+
+async def test_nothing_is_ever_tainted_no_execute(cluster: Cluster, make: Make) -> None:
+    cordon = make(evict_pods=True)
+    await close(cordon)
+    await cordon.emptied(ORDER, kept=1, lost=0, seconds_left=10.0)
+    await cordon.reopen(ORDER, reason="cancelled")
+
+    effects = {
+        taint["effect"]
+        for change in cluster.kube.storage.log
+        for taint in change.object.get("spec", {}).get("taints") or []
+    }
+    assert effects == {"NoSchedule"}
+
+
+async def test_a_condition_and_an_event_tell_the_deadline_and_the_reason(
+    cluster: Cluster, make: Make
+) -> None:
+    assert await close(make(aliases=("GCESpotPreempting", "Terminating"))) is None
+
+    assert cluster.conditions() == {
+        "Ready": "True",
+        "EvacLeaving": "True",
+        "GCESpotPreempting": "True",
+        "Terminating": "True",
+    }
+    condition = cluster.node["status"]["conditions"][1]
+    assert condition["reason"] == "GcpPreempted"
+    assert "29.8 s left" in condition["message"]
+    assert "ab12-1" in condition["message"]
+    (event,) = cluster.events()
+    assert (event["reason"], event["type"]) == ("NoticeReceived", "Warning")
+    assert event["involvedObject"]["uid"] == cluster.node["metadata"]["uid"]
+    assert "deadline 20" in event["message"]
+
+
+async def test_a_reopened_node_is_as_it_was(cluster: Cluster, make: Make) -> None:
+    cordon = make(aliases=("Terminating",))
+    await close(cordon)
+
+    assert await cordon.reopen(ORDER, reason="cancelled by gcp") is None
+
+    assert "unschedulable" not in cluster.node["spec"]
+    assert cluster.taints == ["nvidia.com/gpu"]
+    assert ANNOTATION not in cluster.node["metadata"].get("annotations", {})
+    assert cluster.conditions() == {"Ready": "True", "EvacLeaving": "False", "Terminating": "False"}
+    assert [each["reason"] for each in cluster.events()] == ["NoticeReceived", "Uncordon"]
+
+
+async def test_another_s_cordon_is_remembered_and_stays(cluster: Cluster, make: Make) -> None:
+    await cluster.edit(lambda node: node["spec"].update(unschedulable=True))
+    cordon = make()
+
+    assert await close(cordon) is None
+    remembered = json.loads(cluster.node["metadata"]["annotations"][ANNOTATION])
+    assert remembered == {"order": "ab12-1", "boot": "boot-1", "cordoned_before": True}
+
+    assert await cordon.reopen(ORDER, reason="cancelled") is None
+    assert cluster.node["spec"]["unschedulable"] is True
+    assert TAINT not in cluster.taints
+
+
+async def test_what_we_closed_twice_was_not_closed_before(cluster: Cluster, make: Make) -> None:
+    await close(make(boot="boot-1"))
+    again = make(boot="boot-2")
+    await close(again)
+
+    await again.reopen(ORDER, reason="cancelled")
+    assert "unschedulable" not in cluster.node["spec"]
+
+
+async def test_a_reopen_of_what_is_not_ours_changes_nothing(cluster: Cluster, make: Make) -> None:
+    await cluster.edit(lambda node: node["spec"].update(unschedulable=True))
+    before = cluster.node["spec"]
+
+    assert await make().reopen(ORDER, reason="cancelled") is None
+    assert cluster.node["spec"] == before
+
+
+async def test_after_conflicts_the_taint_is_there_and_nobody_s_is_lost(
+    cluster: Cluster, make: Make
+) -> None:
+    """Somebody writes the taints between our look and our patch, again and again."""
+    others = iter(range(6))
+
+    async def taint() -> None:
+        if (number := next(others, None)) is not None:
+            other = {"key": f"other-{number}", "effect": "NoSchedule"}
+            await cluster.edit(lambda node: node["spec"]["taints"].append(other))
+
+    cluster.kube.between = taint
+
+    assert await close(make()) is None
+
+    assert TAINT in cluster.taints
+    assert {f"other-{number}" for number in range(6)} < set(cluster.taints)
+    assert "nvidia.com/gpu" in cluster.taints
+
+
+async def test_a_conflict_that_does_not_end_still_leaves_it_unschedulable(
+    cluster: Cluster, make: Make
+) -> None:
+    cluster.kube.faults = [Fault("PATCH", f"/nodes/{NODE}", status=409, times=3)]
+
+    assert await close(make()) is None
+    assert cluster.node["spec"]["unschedulable"] is True
+
+
+async def test_a_taint_that_somebody_loses_is_put_back(cluster: Cluster, make: Make) -> None:
+    lost = asyncio.Event()
+
+    async def lose() -> None:
+        while not lost.is_set():
+            async with cluster.kube.storage.news:
+                await cluster.kube.storage.news.wait()
+            if TAINT in cluster.taints:
+                lost.set()
+                await cluster.edit(
+                    lambda node: node["spec"].update(
+                        taints=[each for each in node["spec"]["taints"] if each["key"] != TAINT]
+                    )
+                )
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(lose())
+        assert await close(make()) is None
+
+    assert lost.is_set()
+    assert TAINT in cluster.taints
+
+
+async def test_a_taint_that_does_not_stay_is_told(cluster: Cluster, make: Make) -> None:
+    def without(node: Object) -> Object:
+        left = [each for each in node["spec"].get("taints") or [] if each["key"] != TAINT]
+        node["spec"]["taints"] = left
+        return node
+
+    cluster.kube.mutate = without
+
+    wrong = await close(make())
+    assert wrong == f"cordon: somebody undoes it: it has no taint {TAINT}"
+
+
+@pytest.mark.parametrize("status", [-1, 401, 429, 500, 503])
+async def test_what_passes_is_tried_again(cluster: Cluster, make: Make, status: int) -> None:
+    cluster.kube.faults = [Fault(status=status, times=4)]
+
+    with capture_logs() as logs:
+        assert await close(make()) is None
+    assert TAINT in cluster.taints
+    assert [each["event"] for each in logs if each["event"] == "cordon.delayed"]
+
+
+async def test_a_patch_whose_answer_is_lost_is_made_once(cluster: Cluster, make: Make) -> None:
+    cluster.kube.faults = [Fault("PATCH", status=-1, times=1, after=True)]
+
+    assert await close(make()) is None
+    assert cluster.taints.count(TAINT) == 1
+    remembered = json.loads(cluster.node["metadata"]["annotations"][ANNOTATION])
+    assert remembered["cordoned_before"] is False
+
+
+async def test_an_event_that_is_told_again_is_one(cluster: Cluster, make: Make) -> None:
+    cluster.kube.faults = [Fault("POST", status=503, times=1, after=True)]
+
+    assert await close(make()) is None
+    assert len(cluster.events()) == 1
+
+
+async def test_a_token_that_the_kubelet_rotates_is_read_anew(cluster: Cluster, make: Make) -> None:
+    cluster.kube.tokens["token-2"] = cluster.kube.tokens.pop("token-1")
+    cordon = make()
+
+    async with asyncio.TaskGroup() as tasks:
+        closing = tasks.create_task(close(cordon))
+        async with asyncio.timeout(10):
+            while not any(each.user == "" for each in cluster.kube.asked):  # noqa: ASYNC110 - the server counts
+                await asyncio.sleep(0.01)
+        cluster.access.token_file.write_text("token-2")
+    assert closing.result() is None
+
+
+async def test_a_forbidden_step_is_told_with_its_cure_and_costs_no_other(
+    cluster: Cluster, make: Make
+) -> None:
+    cluster.kube.faults = [Fault("PATCH", f"/nodes/{NODE}/status", status=403)]
+
+    wrong = await close(make())
+
+    assert wrong is not None
+    assert wrong.startswith("condition: HTTP 403")
+    assert "chart" in wrong
+    assert TAINT in cluster.taints
+    assert cluster.events()
+
+
+async def test_a_server_that_is_slow_costs_no_more_than_the_limit(
+    cluster: Cluster, make: Make
+) -> None:
+    cluster.kube.faults = [Fault(slow=5.0)]
+
+    wrong = await close(make(timeout_seconds=0.7))
+
+    assert wrong is not None
+    assert wrong.startswith("cordon: not done within 0.7 s")
+    assert "condition: not reached; event: not reached" in wrong
+
+
+async def test_a_server_that_is_gone_is_told(cluster: Cluster, make: Make) -> None:
+    nowhere = replace(cluster.access, url="https://127.0.0.1:1")
+
+    wrong = await close(make(access=nowhere, timeout_seconds=0.3))
+
+    assert wrong is not None
+    assert "no connection: Connection refused" in wrong
+
+
+async def test_a_certificate_of_another_s_is_told(cluster: Cluster, make: Make) -> None:
+    wrong_name = replace(cluster.access, url=cluster.access.url.replace("127.0.0.1", "localhost"))
+
+    wrong = await close(make(access=wrong_name, timeout_seconds=0.3))
+    assert wrong is not None
+    assert "certificate" in wrong
+
+
+async def test_a_node_that_is_not_there_is_told(make: Make) -> None:
+    wrong = await close(make(node="gpu-8"))
+
+    assert wrong is not None
+    assert 'nodes "gpu-8" not found' in wrong
+    assert "NODE_NAME" in wrong
+
+
+async def test_report_only_tells_and_touches_nothing(cluster: Cluster, make: Make) -> None:
+    before = cluster.node["spec"]
+    cordon = make(report_only=True)
+
+    assert await close(cordon) is None
+    assert cluster.node["spec"] == before
+    assert cluster.conditions()["EvacLeaving"] == "True"
+    assert await cordon.reopen(ORDER, reason="cancelled") is None
+    assert cluster.node["spec"] == before
+    assert cluster.conditions()["EvacLeaving"] == "False"
+
+
+async def test_another_handler_s_marks_are_named(cluster: Cluster, make: Make) -> None:
+    taint = {"key": "aws-node-termination-handler/spot-itn", "effect": "NoSchedule"}
+    await cluster.edit(lambda node: node["spec"]["taints"].append(taint))
+
+    with capture_logs() as logs:
+        assert await close(make()) is None
+    (told,) = [each for each in logs if each["event"] == "cordon.others"]
+    assert told["handlers"] == ["aws-node-termination-handler"]
+    assert "report-only" in told["cure"]
+
+
+async def test_what_an_earlier_boot_left_closed_is_known(cluster: Cluster, make: Make) -> None:
+    assert await make().left_over() is None
+    await close(make(boot="boot-1"))
+
+    assert await make(boot="boot-2").left_over() == "boot-1"
+    assert await make(node="gpu-8").left_over() is None
+
+
+class TestEviction:
+    @pytest.fixture(autouse=True)
+    async def pods(self, cluster: Cluster) -> None:
+        def pod(name: str, *, node: str = NODE, owner: str = "Job", **meta: object) -> Object:
+            return {
+                "metadata": {
+                    "name": name,
+                    "labels": {"app": name},
+                    "ownerReferences": [{"kind": owner}],
+                    **meta,
+                },
+                "spec": {"nodeName": node},
+                "status": {"phase": "Succeeded" if name == "ended" else "Running"},
+            }
+
+        for each in (
+            pod("train-0"),
+            pod("train-1"),
+            pod("elsewhere", node="gpu-8"),
+            pod("evacd", owner="DaemonSet"),
+            pod("static", annotations={"kubernetes.io/config.mirror": "x"}),
+            pod("ended"),
+        ):
+            await cluster.kube.storage.create(PODS, "team", each)
+
+    def left(self, cluster: Cluster) -> set[str]:
+        return {each["metadata"]["name"] for each in cluster.kube.storage.list(PODS)}
+
+    STAY = frozenset({"elsewhere", "evacd", "static", "ended"})
+
+    async def test_nothing_is_evicted_unasked(self, cluster: Cluster, make: Make) -> None:
+        cordon = make()
+        await close(cordon)
+        assert await cordon.emptied(ORDER, kept=2, lost=0, seconds_left=5.0) is None
+
+        assert len(self.left(cluster)) == 6
+        assert [e["reason"] for e in cluster.events()] == ["FlushCompleted", "NoticeReceived"]
+
+    async def test_a_close_evicts_nothing(self, cluster: Cluster, make: Make) -> None:
+        await close(make(evict_pods=True))
+        assert len(self.left(cluster)) == 6
+
+    async def test_after_the_flush_what_can_move_is_evicted(
+        self, cluster: Cluster, make: Make
+    ) -> None:
+        cordon = make(evict_pods=True)
+        assert await cordon.emptied(ORDER, kept=1, lost=1, seconds_left=5.0) is None
+
+        assert self.left(cluster) == self.STAY
+        assert [e["reason"] for e in cluster.events()] == ["FlushIncomplete"]
+
+    async def budget(self, cluster: Cluster, *, allowed: int) -> None:
+        await cluster.kube.storage.create(
+            BUDGETS,
+            "team",
+            {
+                "metadata": {"name": "train"},
+                "spec": {"selector": {"matchLabels": {"app": "train-0"}}},
+                "status": {"disruptionsAllowed": allowed},
+            },
+        )
+
+    async def test_a_budget_is_obeyed_and_told_within_the_time(
+        self, cluster: Cluster, make: Make
+    ) -> None:
+        await self.budget(cluster, allowed=0)
+        cordon = make(evict_pods=True, timeout_seconds=1.0)
+
+        wrong = await cordon.emptied(ORDER, kept=1, lost=0, seconds_left=0.5)
+
+        assert wrong == "1 pods not evicted: team/train-0 (a disruption budget forbids it)"
+        assert self.left(cluster) == self.STAY | {"train-0"}
+
+    async def test_a_budget_that_allows_it_later_is_asked_again(
+        self, cluster: Cluster, make: Make
+    ) -> None:
+        await self.budget(cluster, allowed=0)
+        cordon = make(evict_pods=True)
+
+        async with asyncio.TaskGroup() as tasks:
+            emptied = tasks.create_task(cordon.emptied(ORDER, kept=1, lost=0, seconds_left=30.0))
+            async with cluster.kube.storage.news:
+                await cluster.kube.storage.news.wait_for(
+                    lambda: "train-1" not in self.left(cluster)
+                )
+
+            def allow(budget: Object) -> Object:
+                budget["status"]["disruptionsAllowed"] = 1
+                return budget
+
+            await cluster.kube.storage.change(BUDGETS, "team", "train", allow)
+        assert emptied.result() is None
+        assert self.left(cluster) == self.STAY
+
+    async def test_pods_that_may_not_be_listed_are_told(self, cluster: Cluster, make: Make) -> None:
+        cluster.kube.faults = [Fault("GET", "/pods", status=403)]
+        wrong = await make(evict_pods=True).emptied(ORDER, kept=1, lost=0, seconds_left=1.0)
+
+        assert wrong is not None
+        assert wrong.startswith("no pod evicted: HTTP 403")
+
+
+async def test_a_proxy_of_the_environment_is_never_asked(cluster: Cluster) -> None:
+    from evacd.kube import Client
+
+    async with aiohttp.ClientSession(trust_env=True) as session:
+        with pytest.raises(ValueError, match="proxy"):
+            Client(session, cluster.access)

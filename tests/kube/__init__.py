@@ -1,0 +1,1 @@
+"""An API server for tests, and what is driven against it."""
