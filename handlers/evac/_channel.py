@@ -4,6 +4,8 @@ Any thread may send, and a packet is in the kernel when `send` returns unless th
 fallen behind: a workload that is stopped right afterwards has still said it.
 """
 
+import array
+import fcntl
 import os
 import socket
 from collections import deque
@@ -33,7 +35,7 @@ class Channel:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._wake = wake
         self._lock = Lock()
-        self._outbox: deque[bytes] = deque()
+        self._outbox: deque[tuple[bytes, int | None]] = deque()
         self._closed = False
         self._why = "evacd closed the connection"
         try:
@@ -48,14 +50,20 @@ class Channel:
         """Whether packets wait for the socket to take them."""
         return bool(self._outbox)
 
-    def send(self, packet: bytes) -> None:
-        """Send now, or line up behind what waits; a dead socket is the reader's to notice."""
+    def send(self, packet: bytes, fd: int | None = None) -> None:
+        """Send now, or line up behind what waits; a dead socket is the reader's to notice.
+
+        Args:
+            fd: Travels with the packet; stays the caller's.
+        """
         with self._lock:
             if self._closed:
                 return
-            if not self._outbox and self._try(packet):
+            if not self._outbox and self._try(packet, fd):
                 return
-            self._outbox.append(packet)
+            # A copy, because the caller may close its own before it is sent.
+            mine = None if fd is None else fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 0)
+            self._outbox.append((packet, mine))
             if len(self._outbox) > MAX_OUTBOX:
                 self._give_up(f"evacd left {MAX_OUTBOX} packets unread")
             # Inside the lock: after `close` the number may belong to another file.
@@ -64,8 +72,10 @@ class Channel:
     def flush(self) -> None:
         """Send what waits, as far as the socket takes it."""
         with self._lock:
-            while not self._closed and self._outbox and self._try(self._outbox[0]):
-                self._outbox.popleft()
+            while not self._closed and self._outbox and self._try(*self._outbox[0]):
+                # Empty where the try found the socket dead.
+                if self._outbox:
+                    _close(self._outbox.popleft()[1])
 
     def receive(self) -> tuple[bytes, list[int]] | None:
         """One packet and its fds, which are the caller's to close; None where none waits.
@@ -96,11 +106,13 @@ class Channel:
         """Close; packets that wait are lost."""
         with self._lock:
             self._closed = True
+            self._forget()
             self.socket.close()
 
-    def _try(self, packet: bytes) -> bool:
+    def _try(self, packet: bytes, fd: int | None) -> bool:
+        rights = [] if fd is None else [_rights(fd)]
         try:
-            self.socket.send(packet, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            self.socket.sendmsg([packet], rights, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
         except BlockingIOError:
             return False
         except OSError as error:
@@ -110,6 +122,19 @@ class Channel:
     def _give_up(self, why: str) -> None:
         """Make the reader see an end, and say *why* once."""
         self._why = why
-        self._outbox.clear()
+        self._forget()
         with suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
+
+    def _forget(self) -> None:
+        while self._outbox:
+            _close(self._outbox.popleft()[1])
+
+
+def _rights(fd: int) -> tuple[int, int, "array.array[int]"]:
+    return socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd])
+
+
+def _close(fd: int | None) -> None:
+    if fd is not None:
+        os.close(fd)

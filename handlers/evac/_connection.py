@@ -6,9 +6,9 @@ import os
 import select
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Condition, Thread, current_thread
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from evac import _fork
 from evac._channel import Channel, ChannelError
@@ -18,7 +18,11 @@ from evac._settings import Settings
 from evac.errors import NotConnected, ProtocolError
 from evac.wire import (
     PROTOCOL,
+    Accepted,
+    Adopted,
+    HandBack,
     Hello,
+    Lent,
     Message,
     Packet,
     Refuse,
@@ -41,7 +45,19 @@ _UNTRIED = "not connected yet"
 FIRST_RETRY, LAST_RETRY = 1.0, 15.0
 # A daemon that accepts and then says nothing is as good as none.
 _HANDSHAKE_SECONDS = 10.0
-_WITH_FD = (Slot, Status)
+_WITH_FD = (Slot, Lent, Adopted, Status)
+
+
+class Returning(Protocol):
+    """Who has slots that a new daemon should have back. Called in the socket thread."""
+
+    def handing(self) -> list[tuple[HandBack, int]]:
+        """What to say of each, and its fd, which stays theirs; the last one says so."""
+        ...
+
+    def aboard(self, *, resumed: bool) -> None:
+        """On board again: with all that was handed back, or with nothing."""
+        ...
 
 
 @dataclass
@@ -61,6 +77,8 @@ class _Line:
     started: float
     pending: dict[int, Answer] = field(default_factory=dict[int, Answer])
     registered: bool = False
+    handing: int = 0
+    resumed: bool = True
 
 
 class Connection:
@@ -68,7 +86,13 @@ class Connection:
 
     `changed` guards and announces everything that callers may wait for, here and in the
     client's own books.
+
+    Attributes:
+        count: How often slots had to be begun anew: registrations that brought none back.
+        returning: Set by whoever has slots.
     """
+
+    returning: Returning | None = None
 
     def __init__(
         self,
@@ -91,6 +115,7 @@ class Connection:
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._line: _Line | None = None
         self._last_id = 0
+        self._boardings = 0
         self._closing = False
         self._outages = Outages(self.path, quiet=quiet)
         self._why = _UNTRIED
@@ -181,7 +206,7 @@ class Connection:
     def _run(self) -> None:
         delay = FIRST_RETRY
         while not self._closing:
-            before = self.count
+            before = self._boardings
             try:
                 self._live()
             except (ChannelError, ProtocolError) as error:
@@ -197,9 +222,9 @@ class Connection:
             self._drop(reason)
             if self._closing:
                 break
-            if self.count != before:
+            if self._boardings != before:
                 delay = FIRST_RETRY
-            self._outages.tell(reason, was_connected=self.count != before)
+            self._outages.tell(reason, was_connected=self._boardings != before)
             self._sleep(delay)
             delay = min(2 * delay, LAST_RETRY)
         with self.changed:
@@ -254,8 +279,8 @@ class Connection:
             else:
                 self._hear(message)
             return
-        # A reservation is answered slot by slot.
-        goes_on = isinstance(message, Slot) and not message.last
+        # A reservation is answered slot by slot, and so is an adoption.
+        goes_on = isinstance(message, Lent) or (isinstance(message, Slot) and not message.last)
         with self.changed:
             take = line.pending.get if goes_on else line.pending.pop
             answer = take(packet.re, None)
@@ -270,7 +295,8 @@ class Connection:
             raise ChannelError(_unexpected(message))
         with self.changed:
             self.welcome = message
-            packet = self._numbered(line, self._register, self._boarded)
+            resume = self.returning is not None and bool(self.returning.handing())
+            packet = self._numbered(line, replace(self._register, resume=resume), self._boarded)
         line.channel.send(packet)
 
     def _boarded(self, message: Message | None, _fd: int | None) -> None:
@@ -279,13 +305,40 @@ class Connection:
             return
         if not isinstance(message, Registered):
             raise ChannelError(_unexpected(message))
+        # Before anything else is heard: what was true of the last daemon is not of this one.
+        self.registered = message
+        self._hear(message)
         with self.changed:
-            self.registered = message
-            self.count += 1
+            handing = self.returning.handing() if self.returning is not None else []
+            line.handing = len(handing)
+            # While we hold the lock, nobody closes a slot's fd.
+            for one, fd in handing:
+                line.channel.send(self._numbered(line, one, self._handed), fd)
+        if not handing:
+            self._aboard(line, resumed=False)
+
+    def _handed(self, message: Message | None, _fd: int | None) -> None:
+        line = self._line
+        if message is None or line is None:
+            return
+        if isinstance(message, Refuse):
+            log.info("evacd does not take a slot back: %s", message.reason)
+        line.resumed = line.resumed and isinstance(message, Accepted)
+        line.handing -= 1
+        if line.handing == 0:
+            self._aboard(line, resumed=line.resumed)
+
+    def _aboard(self, line: _Line, *, resumed: bool) -> None:
+        message = self.registered
+        assert message is not None
+        with self.changed:
+            self._boardings += 1
+            self.count += not resumed
             self.lost = None
             line.registered = True
-            # Before any caller wakes up: what was true of the last daemon is not of this one.
-            self._hear(message)
+            # Before any caller wakes up.
+            if self.returning is not None:
+                self.returning.aboard(resumed=resumed)
             self.changed.notify_all()
         self._outages.over()
         node = self.welcome.node if self.welcome else ""

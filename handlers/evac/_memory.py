@@ -111,8 +111,11 @@ class SlotMemory:
                 return
 
 
-def map_slot(fd: int, nbytes: int) -> Mapping:
+def map_slot(fd: int, nbytes: int, *, writable: bool = True) -> Mapping:
     """Map all of a slot, after a look at what the fd really is; the fd stays the caller's.
+
+    Args:
+        writable: Else whoever writes to it is ended by SIGSEGV: Python does not know.
 
     Raises:
         SegmentError: It is not a sealed memfd of *nbytes*, or cannot be mapped.
@@ -126,6 +129,8 @@ def map_slot(fd: int, nbytes: int) -> Mapping:
     except OSError as error:
         raise SegmentError(f"cannot map {nbytes} bytes: {error.strerror}") from error
     flags = mmap.MAP_SHARED | _MAP_FIXED
+    if not writable:
+        protection = mmap.PROT_READ
     if _libc.mmap(mapping.address, nbytes, protection, flags, fd, 0) == _FAILED:
         reason = os.strerror(ctypes.get_errno())
         raise SegmentError(f"cannot map {nbytes} bytes: {reason}")

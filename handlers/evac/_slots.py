@@ -1,13 +1,16 @@
 """The slots of a connection: which are mapped, and since when."""
 
+import fcntl
 import logging
+import os
 from collections.abc import Callable
 from threading import Condition
 
+from evac import _fork
 from evac._memory import SlotMemory, map_slot
 from evac._worker import Worker
 from evac.errors import EvacError, NotConnected, Refused, SegmentError
-from evac.wire import Message, Refuse, Slot
+from evac.wire import HandBack, Message, Refuse, Slot
 
 log = logging.getLogger("evac")
 
@@ -22,6 +25,8 @@ class Slots:
         self.changed = changed
         self._worker = Worker("evac-memory")
         self._ready: dict[int, SlotMemory] = {}
+        # Of all slots of the reservation, to be handed back to a daemon that was restarted.
+        self._fds: dict[int, int] = {}
         self._current: Reservation | None = None
         # The daemon grants the same slot until it hears of it again; two threads must not
         # write there at once.
@@ -29,6 +34,7 @@ class Slots:
         # Granted after whoever asked had gone on without: the next one's.
         self._spare: set[int] = set()
         self._connection = 0
+        _fork.watch(self)
 
     def take(self, number: int, connection: int, timeout: float) -> tuple[SlotMemory | None, str]:
         """The slot that was granted, for one holder; or why not, after *timeout* seconds."""
@@ -72,7 +78,28 @@ class Slots:
             self._connection = connection
             self._clear()
 
+    def handing(self) -> list[tuple[HandBack, int]]:
+        """What to say of each slot of the reservation to a new daemon, and its fd."""
+        with self.changed:
+            last = max(self._fds, default=None)
+            return [
+                (HandBack(slot=number, held=number in self._held, last=number == last), fd)
+                for number, fd in sorted(self._fds.items())
+            ]
+
+    def go_on(self) -> None:
+        """A new connection, and all slots are what they were; none is granted that is not held."""
+        with self.changed:
+            self._spare.clear()
+
+    def forget(self) -> None:
+        """In a forked child: keep no memory that is the parent's."""
+        fds, self._fds = self._fds, {}
+        for fd in fds.values():
+            os.close(fd)
+
     def _clear(self) -> None:
+        self.forget()
         self._ready.clear()
         self._held.clear()
         self._spare.clear()
@@ -81,6 +108,8 @@ class Slots:
     def stop(self) -> None:
         """Let the thread end once it is done with what it has."""
         self._worker.stop()
+        with self.changed:
+            self.forget()
 
     def arrived(self, reservation: "Reservation", slot: Slot, fd: int) -> None:
         """Map a slot, in the socket thread; it is filled in and announced by another."""
@@ -90,6 +119,7 @@ class Slots:
             if self._current is not reservation:
                 self._clear()
                 self._current = reservation
+            self._fds[slot.slot] = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 0)
         self._worker.do(lambda: self._fill(reservation, memory))
 
     def _fill(self, reservation: "Reservation", memory: SlotMemory) -> None:

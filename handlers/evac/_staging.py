@@ -8,7 +8,7 @@ from evac._connection import Connection
 from evac._memory import SlotMemory
 from evac._slots import Reservation, Slots
 from evac.errors import NotConnected
-from evac.wire import Acquire, Granted, Message, Refuse, Release, Reserve, Staged
+from evac.wire import Acquire, Granted, HandBack, Message, Refuse, Release, Reserve, Staged
 
 log = logging.getLogger("evac")
 
@@ -29,10 +29,31 @@ class Staging:
         self._acquiring = Lock()
         # Staged, and neither confirmed nor refused yet.
         self._unconfirmed = 0
+        # Staged while there was no daemon; and what the next one is told to be still written.
+        self._unsaid: dict[int, Staged] = {}
+        self._handed_held: set[int] = set()
+        connection.returning = self
 
-    def begin_anew(self, connection: int) -> None:
-        """Registered again: no slot of before is one any more."""
-        self._slots.forget_all(connection)
+    def handing(self) -> list[tuple[HandBack, int]]:
+        """See `Returning`."""
+        handing = self._slots.handing()
+        self._handed_held = {one.slot for one, _ in handing if one.held}
+        return handing
+
+    def aboard(self, *, resumed: bool) -> None:
+        """See `Returning`."""
+        with self._connection.changed:
+            unsaid, self._unsaid = self._unsaid, {}
+        if not resumed:
+            self._slots.forget_all(self._connection.count)
+            for request in unsaid.values():
+                self._not_kept(request.step, "evacd was restarted, and does not know its slot")
+            return
+        self._slots.go_on()
+        for request in unsaid.values():
+            # Of the others their headers have told.
+            if request.slot in self._handed_held:
+                self._say(request)
 
     def stop(self) -> None:
         """No slot will come any more."""
@@ -64,8 +85,19 @@ class Staging:
             self._acquiring.release()
 
     def staged(self, slot: SlotMemory, request: Staged) -> None:
-        """On the wire when this returns; a refusal is told when it comes."""
+        """On the wire when this returns; a refusal is told when it comes.
 
+        While there is no daemon the slot keeps it, and the next one is told.
+        """
+        if slot.connection != self._connection.count:
+            self._not_kept(request.step, "its slot belongs to a connection that is gone")
+        elif not self._say(request):
+            with self._connection.changed:
+                self._unsaid[request.slot] = request
+        # Not before it is on the wire: until then the daemon grants it again to whoever asks.
+        self._slots.given_back(slot)
+
+    def _say(self, request: Staged) -> bool:
         def hear(message: Message | None, _fd: int | None) -> None:
             self._count(-1)
             if isinstance(message, Refuse):
@@ -74,15 +106,11 @@ class Staging:
                 # The daemon may well have it; only the receipt is lost.
                 log.debug("step %d: lost the connection before evacd confirmed it", request.step)
 
-        if slot.connection != self._connection.count:
-            self._not_kept(request.step, "its slot belongs to a connection that is gone")
-        else:
-            self._count(1)
-            if not self._connection.post(request, hear):
-                self._count(-1)
-                self._not_kept(request.step, self._connection.missing().reason)
-        # Not before it is on the wire: until then the daemon grants it again to whoever asks.
-        self._slots.given_back(slot)
+        self._count(1)
+        said = self._connection.post(request, hear)
+        if not said:
+            self._count(-1)
+        return said
 
     def settle(self, timeout: float) -> None:
         """Wait at most *timeout* seconds for the daemon's word on all that was staged.

@@ -10,6 +10,7 @@ import os
 from typing import Any, TypeVar
 
 from evac import _fork
+from evac._adoption import Adoption, adopt
 from evac._callbacks import Callbacks, OnAdvice, OnOrder, OnStandDown, OnTurn, RunningOrder
 from evac._clock import Wall, monotonic, wall
 from evac._connection import Connection
@@ -123,7 +124,7 @@ class Client:
 
     @property
     def connection(self) -> int:
-        """Counts registrations; once it changes, all slots must be reserved again."""
+        """Once it changes, all slots must be reserved again; where they could be kept, it does not."""
         return self._connection.count
 
     @property
@@ -304,6 +305,20 @@ class Client:
         if not self._forked:
             self._staging.release(slot)
 
+    def adopt(self, timeout: float = 30.0) -> Adoption:
+        """What processes of this job and run, dead ones too, hold whole on this node: to be read only.
+
+        Of all ranks, for ranks move on a restart. It stays as it is until the adoption is closed.
+
+        Raises:
+            NotConnected: No connection, or no answer within *timeout* seconds.
+            Refused: It is of another run.
+            ProtocolError, SegmentError: What came cannot be read.
+        """
+        if self._forked:
+            raise self._connection.missing()
+        return adopt(self._connection, timeout)
+
     # --- orders and turns -----------------------------------------------------------------
 
     def on_turn(self, function: _OnTurn) -> _OnTurn:
@@ -375,7 +390,6 @@ class Client:
 
     def _hear(self, message: Message) -> None:
         if isinstance(message, Registered):
-            self._staging.begin_anew(self._connection.count)
             self._callbacks.forget()
         else:
             self._callbacks.hear(message)

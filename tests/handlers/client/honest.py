@@ -24,6 +24,7 @@ from evac.wire import (
     AskStatus,
     Done,
     Granted,
+    HandBack,
     Hello,
     Leave,
     Message,
@@ -192,6 +193,9 @@ class Daemon:
                 self._send(peer, board, re)
                 if self.running is not None:
                     self._send(peer, self.running)
+            case HandBack():
+                # Its memory went with the one before it: nothing is remembered here.
+                self._send(peer, Refuse(reason="that slot is not known here"), re)
             case Reserve():
                 self._reserve(peer, message, re)
             case Acquire():

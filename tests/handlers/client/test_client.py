@@ -167,13 +167,22 @@ def test_a_slot_comes_with_exactly_one_fd(daemon: Daemon, client: evac.Client, c
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
-def test_no_fd_of_a_slot_stays_open(client: evac.Client) -> None:
+def test_of_each_slot_one_fd_stays_open_until_it_is_no_more_ours(
+    daemon: Daemon, client: evac.Client
+) -> None:
     client.reserve(nbytes=SLOT, body="a.bin", slots=2)
     for step in range(2):
         stage(client, step, b"x")
     # The daemon of this test lives in this process: one fd per slot is its own.
+    assert _slot_fds() == 4
+    client.close()
+    daemon.wait_until(lambda: daemon.ended == 1)
+    assert _slot_fds() == 0
+
+
+def _slot_fds() -> int:
     links = [os.readlink(f"/proc/self/fd/{fd}") for fd in _open_fds()]
-    assert sum("evac-test" in link for link in links) == 2
+    return sum("evac-test" in link for link in links)
 
 
 def _open_fds() -> list[int]:

@@ -1,0 +1,157 @@
+"""What processes before this one left with the daemon, to be read and not written."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from evac._connection import Connection
+from evac._memory import Mapping, map_slot, read_answer
+from evac.errors import EvacError, NotConnected, ProtocolError, Refused, SegmentError
+from evac.generation import Generation
+from evac.segment import HEADER_BYTES, PAGE, Header
+from evac.wire import Adopt, Adopted, Lent, Message, Refuse, Release
+
+
+@dataclass(frozen=True, eq=False)
+class AdoptedSlot:
+    """One rank's share of a generation, in this node's memory.
+
+    Attributes:
+        rank: Who staged it, of *world* ranks; ranks may have moved since.
+        run: The launch that staged it; equal to this client's own.
+        body: File name of the body in a store.
+        crc32c: Of each 4 MiB of `data`, as the daemon found it soon after staging; None for a
+            chunk that it had no time to sum. Whoever wants to be sure compares.
+        data: The body: read-only.
+        memory: The whole slot; writing to it ends the process.
+    """
+
+    number: int
+    rank: int
+    world: int
+    run: str
+    generation: Generation
+    layout: str
+    body: str
+    crc32c: tuple[int | None, ...]
+    header: Header
+    memory: Mapping
+
+    @property
+    def data(self) -> memoryview:
+        """See above."""
+        return self._view(PAGE, self.header.body_nbytes)
+
+    @property
+    def descriptor(self) -> bytes:
+        """The JSON that says what lies where; b"" where there is none."""
+        return bytes(self._view(self.header.descriptor_offset, self.header.descriptor_nbytes))
+
+    @property
+    def metadata(self) -> bytes:
+        """DCP's `.metadata`; b"" where the body is no DCP file."""
+        return bytes(self._view(self.header.metadata_offset, self.header.metadata_nbytes))
+
+    def _view(self, offset: int, nbytes: int) -> memoryview:
+        return memoryview(self.memory).toreadonly()[offset : offset + nbytes]
+
+
+class Adoption:
+    """All that was adopted, newest generation first; until `close` the daemon leaves it as it is."""
+
+    def __init__(self, slots: tuple[AdoptedSlot, ...], release: Callable[[int], None]) -> None:
+        self.slots = slots
+        self._release = release
+
+    def close(self) -> None:
+        """Give it back. What is still mapped stays readable; harmless a second time."""
+        slots, self.slots = self.slots, ()
+        for slot in slots:
+            self._release(slot.number)
+
+    def __iter__(self) -> Iterator[AdoptedSlot]:
+        return iter(self.slots)
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+    def __enter__(self) -> "Adoption":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def adopt(connection: Connection, timeout: float) -> Adoption:
+    """See `Client.adopt`."""
+    mapped: dict[int, Mapping] = {}
+    answer: list[list[Any] | EvacError] = []
+
+    def hear(message: Message | None, fd: int | None) -> None:
+        found: list[Any] | EvacError | None = None
+        try:
+            if isinstance(message, Lent) and fd is not None:
+                mapped[message.slot] = map_slot(fd, message.nbytes, writable=False)
+            elif isinstance(message, Adopted) and fd is not None:
+                found = _slots(read_answer(fd, message.nbytes))
+            elif isinstance(message, Refuse):
+                found = Refused(message.reason)
+            elif message is None:
+                found = connection.missing()
+        except EvacError as error:
+            found = error
+        if found is not None:
+            with connection.changed:
+                answer.append(found)
+                connection.changed.notify_all()
+
+    if not connection.post(Adopt(), hear):
+        raise connection.missing()
+    with connection.changed:
+        connection.changed.wait_for(lambda: answer, timeout)
+    if not answer:
+        raise NotConnected(connection.path, f"no answer to adopt in {timeout:g} s")
+    if isinstance(answer[0], EvacError):
+        raise answer[0]
+
+    def release(number: int) -> None:
+        connection.post(Release(slot=number))
+
+    return Adoption(tuple(_adopted(told, mapped) for told in answer[0]), release)
+
+
+def _slots(document: dict[str, Any]) -> list[Any]:
+    slots = document.get("slots")
+    if not isinstance(slots, list):
+        raise ProtocolError("adopted names no slots")
+    return slots
+
+
+def _adopted(told: Any, mapped: dict[int, Mapping]) -> AdoptedSlot:
+    try:
+        memory = mapped[told["slot"]]
+        header = Header.unpack(bytes(memory[:HEADER_BYTES]), slot_nbytes=len(memory))
+        generation = Generation(told["incarnation"], told["step"])
+        slot = AdoptedSlot(
+            number=told["slot"],
+            rank=told["rank"],
+            world=told["world"],
+            run=told["run"],
+            generation=generation,
+            layout=told["layout"],
+            body=told["body"],
+            crc32c=tuple(told["crc32c"]),
+            header=header,
+            memory=memory,
+        )
+    except (KeyError, TypeError) as error:
+        raise ProtocolError(f"adopted tells of a slot in an unknown way: {error}") from error
+    if Generation(header.incarnation, header.step) != generation:
+        raise SegmentError(f"an adopted slot holds another generation than {generation}")
+    return slot
