@@ -12,6 +12,7 @@ from typing import Any
 
 import structlog
 
+from evacd.allowance import Complaints
 from evacd.clock import Clock
 from evacd.facts import Kept, Notice, Order, Outcome, Probe
 from evacd.flush import Flush
@@ -33,7 +34,7 @@ from evacd.own_orders import OwnOrders
 from evacd.plan import need
 from evacd.quiet import GiveWay
 from evacd.report.journal import Journal
-from evacd.workloads import Board, Died, Dropped, Happening, Joined, Left, StagedOne
+from evacd.workloads import Board, Denied, Died, Dropped, Happening, Joined, Left, StagedOne
 
 log = structlog.get_logger()
 
@@ -83,6 +84,9 @@ class Evacuation:
         self._beside = beside
         self._count = count
         self._running: set[Task[None]] = set()
+        self._complaints = Complaints()
+        # A job of many ranks comes at once; one that comes and goes for ever fills no log.
+        self._comings = Complaints(burst=256, every=1.0)
         self._saver = saver
         self._keep = keep
         self._reported: dict[str, Outcome] = {}
@@ -137,20 +141,41 @@ class Evacuation:
         """Take what the workloads did."""
         match happening:
             case Died(unit, rank, pid):
-                log.warning("workload.died", unit=unit, rank=rank, pid=pid)
-                self._record("workload.died", {"unit": unit, "rank": rank, "pid": pid})
+                self._came_or_went(log.warning, "workload.died", unit, rank, pid)
                 self.flush.rescue(unit)
             case Joined(unit, rank, pid):
-                log.info("workload.joined", unit=unit, rank=rank, pid=pid)
-                self._record("workload.joined", {"unit": unit, "rank": rank, "pid": pid})
+                self._came_or_went(log.info, "workload.joined", unit, rank, pid)
                 self.flush.wake()
             case Left(unit, rank):
                 log.info("workload.left", unit=unit, rank=rank)
                 self.flush.wake()
             case StagedOne():
                 self.flush.wake()
-            case Dropped(pid, reason):
-                log.warning("peer.dropped", pid=pid, reason=reason)
+            case Dropped(pid, reason, uid):
+                self._deny("dropped", pid, uid, reason)
+            case Denied(what, pid, uid, reason):
+                self._deny(what, pid, uid, reason)
+
+    def _came_or_went(
+        self, write: Callable[..., Any], name: str, unit: str, rank: int, pid: int
+    ) -> None:
+        owner = unit.rpartition("/")[0]
+        unsaid = self._comings.take(name, owner, now=self._clock.monotonic())
+        if unsaid is None:
+            return
+        more = {"unsaid": unsaid} if unsaid else {}
+        write(name, unit=unit, rank=rank, pid=pid, **more)
+        self._record(name, {"unit": unit, "rank": rank, "pid": pid})
+
+    def _deny(self, what: str, pid: int, uid: int, reason: str) -> None:
+        """Counted each time, and logged once a minute: who does wrong on purpose does so often."""
+        self._count(f"denied.{what}", {})
+        name = "peer.dropped" if what == "dropped" else "peer.refused"
+        unsaid = self._complaints.take(what, uid, now=self._clock.monotonic())
+        if unsaid is not None:
+            more = {"unsaid": unsaid} if unsaid else {}
+            said = {} if what == "dropped" else {"what": what}
+            log.warning(name, **said, pid=pid, uid=uid, reason=reason, **more)
 
     # --- what is done --------------------------------------------------------------------
 

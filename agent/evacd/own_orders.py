@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import structlog
 
+from evacd.allowance import Allowance
 from evacd.clock import Clock
 from evacd.facts import Confidence, Kept, Lost, Notice, Order, Outcome, Scope, Unit
 from evacd.report.journal import Journal
@@ -64,22 +65,6 @@ class _Asked:
     outcome: Outcome | None = None
 
 
-class Allowance:
-    """So many at once, and one more after each interval. Pure."""
-
-    def __init__(self, burst: int, every: float) -> None:
-        self._burst, self._every = burst, every
-        self._left: dict[int, tuple[float, float]] = {}
-
-    def take(self, who: int, *, now: float) -> bool:
-        """Whether *who* may have one more; *now* in monotonic seconds."""
-        left, since = self._left.get(who, (float(self._burst), now))
-        left = min(float(self._burst), left + (now - since) / self._every)
-        allowed = left >= 1.0
-        self._left[who] = (left - allowed, now)
-        return allowed
-
-
 class OwnOrders:
     """All of this node, by unit: one at a time each."""
 
@@ -115,7 +100,7 @@ class OwnOrders:
         self._count = count
         self._beside = beside
         self._asked: dict[str, _Asked] = {}
-        self._allowance = Allowance(BURST, EVERY_SECONDS)
+        self._allowance: Allowance[int] = Allowance(BURST, EVERY_SECONDS)
 
     @property
     def running(self) -> bool:

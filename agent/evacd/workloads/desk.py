@@ -38,7 +38,7 @@ from evac.wire import (
 from evacd.clock import Clock
 from evacd.workloads.aboard import Aboard
 from evacd.workloads.deaths import Deaths
-from evacd.workloads.happenings import Died, Dropped, Happening, Joined, Left
+from evacd.workloads.happenings import Denied, Died, Dropped, Happening, Joined, Left
 from evacd.workloads.job import Process, Workload
 from evacd.workloads.lending import Lending
 from evacd.workloads.memory import sealed_bytes
@@ -142,7 +142,11 @@ class Desk:
         if workload is not None and self.aboard.session(workload) is session:
             self.aboard.remove(workload)
         if reason:
-            self._happened(Dropped(session.peer.pid, reason))
+            self._happened(Dropped(session.peer.pid, reason, session.peer.uid))
+
+    def denied(self, session: Session, what: str, reason: str) -> None:
+        """See `session.Desk`."""
+        self._happened(Denied(what, session.peer.pid, session.peer.uid, reason))
 
     def sweep(self) -> None:
         """Drop who says nothing, and forget who has been dead for long enough."""
@@ -255,8 +259,7 @@ class Desk:
         else:
             self._deaths.watch(workload, pidfd)
         if isinstance(workload, Refusal):
-            log.warning("workload.refused", pid=process.pid, reason=workload.reason)
-            session.refuse(workload.reason, re)
+            session.deny("register", workload.reason, re)
             return
         self._staging.note_all(workload)
         former = self.aboard.remove(workload)

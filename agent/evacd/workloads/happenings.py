@@ -51,6 +51,22 @@ class Dropped:
 
     pid: int
     reason: str
+    uid: int
 
 
-Happening: TypeAlias = Joined | Died | Left | StagedOne | Dropped
+@dataclass(frozen=True)
+class Denied:
+    """A peer was refused what it asked for, and stays.
+
+    Attributes:
+        what: The word that was refused: ``register``, ``reserve``, ``staged``, ``adopt``.
+        uid: Whose process it is.
+    """
+
+    what: str
+    pid: int
+    uid: int
+    reason: str
+
+
+Happening: TypeAlias = Joined | Died | Left | StagedOne | Dropped | Denied

@@ -40,10 +40,7 @@ class Lending:
         """Answers by a `Lent` each and `Adopted`, or by `Refuse`; meanwhile it is deaf."""
         found = self._found(workload)
         if isinstance(found, Refusal):
-            log.warning(
-                "memory.not_lent", unit=workload.unit, rank=workload.rank, reason=found.reason
-            )
-            session.refuse(found.reason, re)
+            session.deny("adopt", found.reason, re)
             return
         self._roster.ledger.pin(found)
         lent = self._lent.setdefault(session, {})

@@ -126,11 +126,8 @@ class Returns:
         """Answers by `Accepted` or `Refuse` once the slot was looked at; meanwhile it is deaf."""
         found = self._recognise(workload, message, fd)
         if isinstance(found, Refusal):
-            log.warning(
-                "memory.refused", unit=workload.unit, rank=workload.rank, reason=found.reason
-            )
             self._end(workload, message)
-            session.refuse(found.reason, re)
+            session.deny("hand-back", found.reason, re)
             return
         slot, known = found
         returning.handed_back(workload, slot, held=message.held)

@@ -26,6 +26,8 @@ from evacd.workloads.policy import Refusal
 
 # The wire's own limit for the number of a slot.
 _NUMBERS = 1_000_000
+# Dead processes of one user that left nothing, told in the status until they expire.
+_MOST_EMPTY = 256
 
 
 class Roster:
@@ -126,6 +128,13 @@ class Roster:
             not workload.slots and self.seat(workload.unit, workload.rank) is not workload
         ):
             self._forget(workload)
+        uid = workload.process.uid
+        empty = [
+            w for w in self.workloads.values()
+            if not w.alive and not w.slots and w.process.uid == uid
+        ]  # fmt: skip
+        for one in empty[: max(0, len(empty) - _MOST_EMPTY)]:
+            self._forget(one)
 
     def leave(self, workload: Workload) -> None:
         """Its work is finished: nothing of it is to be saved."""

@@ -77,6 +77,10 @@ class Desk(Protocol):
         """One message that may be said at this point; the fd is closed when this returns."""
         ...
 
+    def denied(self, session: "Session", what: str, reason: str) -> None:
+        """A peer was refused something that somebody else should know of."""
+        ...
+
     def gone(self, session: "Session", reason: str) -> None:
         """The connection is closed; *reason* is "" where the peer closed it."""
         ...
@@ -101,6 +105,11 @@ class Session:
     def refuse(self, reason: str, re: int | None = None) -> None:
         """Not done, and why."""
         self.reply(Refuse(reason=reason[:1024]), re)
+
+    def deny(self, what: str, reason: str, re: int | None = None) -> None:
+        """The same, and it is counted, and logged as often as is good."""
+        self._desk.denied(self, what, reason)
+        self.refuse(reason, re)
 
     def received(self, packet: bytes, fd: int | None = None) -> None:
         """See `Receiver`."""

@@ -17,6 +17,8 @@ from evacd.errors import AlreadyRunning, StateError
 log = structlog.get_logger()
 
 _BACKLOG = 512
+# It is tried again several times a second for as long as it lasts.
+_TELL_SECONDS = 60.0
 _OUT_OF_FDS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -46,6 +48,7 @@ class Listener:
         self._loop = loop
         self._accepted = accepted
         self._retry: asyncio.TimerHandle | None = None
+        self._told = -_TELL_SECONDS
         try:
             path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             self._lock = _lock(path)
@@ -91,7 +94,9 @@ class Listener:
                 return
             except OSError as error:
                 if error.errno in _OUT_OF_FDS:
-                    log.warning("sockets.exhausted", path=str(self._path), error=str(error))
+                    if self._told + _TELL_SECONDS <= self._loop.time():
+                        self._told = self._loop.time()
+                        log.warning("sockets.exhausted", path=str(self._path), error=str(error))
                     self._loop.remove_reader(self._sock)
                     self._retry = self._loop.call_later(
                         0.2, self._loop.add_reader, self._sock, self._acceptable

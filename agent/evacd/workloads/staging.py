@@ -14,7 +14,7 @@ from evac.store import Owner
 from evac.wire import Accepted, Granted, Release, Reserve, Staged
 from evac.wire import Slot as SlotMessage
 from evacd.workloads.happenings import Happening, StagedOne
-from evacd.workloads.inspection import Inspection, inspect
+from evacd.workloads.inspection import MAX_ITEMS, Inspection, inspect
 from evacd.workloads.job import Slot, SlotState, Workload
 from evacd.workloads.keeping import Keeper
 from evacd.workloads.part import Part
@@ -24,6 +24,9 @@ from evacd.workloads.roster import Roster
 from evacd.workloads.session import Session
 
 log = structlog.get_logger()
+
+# Some hundreds of bytes each: four ranks may have the most that one may.
+_MAX_ITEMS_OF_USER = 4 * MAX_ITEMS
 
 
 class Staging:
@@ -66,7 +69,7 @@ class Staging:
         slots = self._roster.reserve(workload, message, limit=self._limit)
         self.collect()
         if isinstance(slots, Refusal):
-            session.refuse(slots.reason, re)
+            session.deny("reserve", slots.reason, re)
             return
         self.note_job(workload.unit)
         tasks.create_task(self._fill(session, slots, re))
@@ -209,11 +212,9 @@ class Staging:
             found = await loop.run_in_executor(
                 self.readers, inspect, fd, slot.nbytes, generation, known
             )
+            self._check_heap(workload, found)
         except (SegmentError, OSError, MemoryError) as error:
-            log.warning(
-                "workload.mistaken", unit=workload.unit, rank=workload.rank, reason=str(error)
-            )
-            session.refuse(f"slot {slot.number}: {error}", re)
+            session.deny("staged", f"slot {slot.number}: {error}", re)
         else:
             # Its owner may have left, or registered anew, while its slot was read.
             if slot.condemned:
@@ -227,6 +228,22 @@ class Staging:
             self.collect()
             self._inspecting.pop(slot).set()
             session.link.resume()
+
+    def _check_heap(self, workload: Workload, found: Inspection) -> None:
+        """No budget counts what descriptors take of the daemon's own memory, so this does.
+
+        Raises:
+            SegmentError: It is too much.
+        """
+        slots, uid = self._roster.ledger.slots, workload.process.uid
+        known = {
+            id(one): len(one.items)
+            for key, one in self._found.items()
+            if key in slots and slots[key].owner.process.uid == uid
+        }
+        items = sum((known | {id(found): len(found.items)}).values())
+        if items > _MAX_ITEMS_OF_USER:
+            raise SegmentError(f"its user's descriptors have more than {_MAX_ITEMS_OF_USER} items")
 
     def take(
         self, slot: Slot, generation: Generation, found: Inspection, *, supersedes: bool = True

@@ -12,7 +12,7 @@ import pytest
 from evac import incident
 from evac.admin import request
 from evac.wire import Ordered, Refuse, Save
-from evacd.own_orders import Allowance
+from evacd.allowance import Allowance
 from tests.agent.daemon.nodes import Node, until
 
 
@@ -190,7 +190,7 @@ def test_a_daemon_that_is_stopped_finishes_it_first(node: Node) -> None:
 
 
 def test_nobody_fills_the_journal(node: Node) -> None:
-    allowance = Allowance(2, every=60.0)
+    allowance: Allowance[int] = Allowance(2, every=60.0)
     assert [allowance.take(1, now=float(at)) for at in range(4)] == [True, True, False, False]
     assert allowance.take(2, now=4.0)
     assert [allowance.take(1, now=at) for at in (100.0, 101.0)] == [True, False]

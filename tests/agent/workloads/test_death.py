@@ -257,6 +257,7 @@ async def test_a_workload_outside_the_daemons_pid_namespace_takes_part(tmp_path:
                     assert "already registered by pid 0" in answer
                 assert await daemon.stdout.readline() == b"Joined 0\n"
                 assert await daemon.stdout.readline() == b"StagedOne\n"
+                assert await daemon.stdout.readline() == b"Denied 0\n"
                 worker.tell("die")
                 assert await daemon.stdout.readline() == b"Died 0\n"
     finally:

@@ -84,6 +84,9 @@ class Scene:
     def welcome(self) -> Welcome:
         raise NotImplementedError
 
+    def denied(self, session: Session, what: str, reason: str) -> None:
+        raise AssertionError(reason)
+
     def gone(self, session: Session, reason: str) -> None:
         pass
 
