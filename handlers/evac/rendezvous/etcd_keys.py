@@ -1,0 +1,140 @@
+"""A job's keys in etcd, over the JSON gateway of its v3 API, with the standard library.
+
+Source: https://etcd.io/docs/v3.5/dev-guide/api_grpc_gateway/ and rpc.proto, read 2026-11; bytes
+travel as base64, 64-bit numbers as text. torch's own etcd backends speak v2, which etcd 3.6 dropped.
+"""
+
+import base64
+import http.client
+import json
+import socket
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from evac.rendezvous.keys import Unreachable
+
+
+class EtcdKeys:
+    """See `Keys`. A call takes *seconds* at most, save `wait`."""
+
+    def __init__(self, host: str, port: int, prefix: str, *, seconds: float = 5.0) -> None:
+        self._host, self._port, self._prefix, self._seconds = host, port, prefix, seconds
+        self._where = f"{host}:{port}"
+        self._line: http.client.HTTPConnection | None = None
+        self._watch: http.client.HTTPConnection | None = None
+        self._closed = False
+
+    def create(self, key: str, value: bytes) -> bytes:
+        """See `Keys.create`."""
+        name = self._name(key)
+        answer = self._ask(
+            "/v3/kv/txn",
+            {
+                "compare": [{"target": "CREATE", "key": name, "create_revision": "0"}],
+                "success": [{"request_put": {"key": name, "value": _text(value)}}],
+                "failure": [{"request_range": {"key": name}}],
+            },
+        )
+        if answer.get("succeeded"):
+            return value
+        found = answer["responses"][0]["response_range"].get("kvs", [])
+        return base64.b64decode(found[0].get("value", "")) if found else b""
+
+    def put(self, key: str, value: bytes) -> None:
+        """See `Keys.put`."""
+        self._ask("/v3/kv/put", {"key": self._name(key), "value": _text(value)})
+
+    def get(self, keys: Sequence[str]) -> list[bytes | None]:
+        """See `Keys.get`."""
+        found: list[bytes | None] = []
+        # etcd takes at most 128 operations in one transaction.
+        for start in range(0, len(keys), 100):
+            asked = [{"request_range": {"key": self._name(k)}} for k in keys[start : start + 100]]
+            answer = self._ask("/v3/kv/txn", {"success": asked})
+            for response in answer.get("responses", []):
+                held = response["response_range"].get("kvs", [])
+                found.append(base64.b64decode(held[0].get("value", "")) if held else None)
+        return found
+
+    def wait(self, key: str) -> None:
+        """See `Keys.wait`."""
+        answer = self._ask("/v3/kv/range", {"key": self._name(key)})
+        if answer.get("kvs"):
+            return
+        since = int(answer["header"]["revision"]) + 1
+        asked = {"create_request": {"key": self._name(key), "start_revision": str(since)}}
+        with self._translated():
+            # The stream stays silent until something happens: no time limit.
+            self._watch = http.client.HTTPConnection(self._host, self._port, timeout=self._seconds)
+            self._watch.connect()
+            self._watch.sock.settimeout(None)
+            # A machine that is cut off says no good-bye.
+            self._watch.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT):
+                self._watch.sock.setsockopt(socket.IPPROTO_TCP, option, _KEEPALIVE)
+            try:
+                self._watch.request("POST", "/v3/watch", json.dumps(asked), _JSON)
+                response = self._watch.getresponse()
+                while line := response.readline():
+                    if json.loads(line).get("result", {}).get("events"):
+                        return
+            finally:
+                self._watch.close()
+        raise Unreachable(self._where, "the watch ended")
+
+    def delete(self, key: str) -> None:
+        """See `Keys.delete`."""
+        self._ask("/v3/kv/deleterange", {"key": self._name(key)})
+
+    def close(self) -> None:
+        """See `Keys.close`."""
+        self._closed = True
+        for line in (self._line, self._watch):
+            if line is not None and line.sock is not None:
+                with suppress(OSError):
+                    line.sock.shutdown(socket.SHUT_RDWR)  # wakes a thread that reads from it
+        if self._line is not None:
+            self._line.close()
+
+    def _name(self, key: str) -> str:
+        return _text(f"{self._prefix}/{key}".encode())
+
+    def _ask(self, path: str, document: Mapping[str, Any]) -> dict[str, Any]:
+        if self._closed:
+            raise Unreachable(self._where, "closed")
+        with self._translated():
+            if self._line is None:
+                self._line = http.client.HTTPConnection(
+                    self._host, self._port, timeout=self._seconds
+                )
+            try:
+                self._line.request("POST", path, json.dumps(document), _JSON)
+                response = self._line.getresponse()
+                text = response.read()
+            except (OSError, http.client.HTTPException):
+                self._line.close()
+                self._line = None
+                raise
+            if response.status != 200:
+                said = text[:200].decode(errors="replace")
+                raise Unreachable(self._where, f"answered {response.status}: {said}")
+            answer: dict[str, Any] = json.loads(text)
+            return answer
+
+    @contextmanager
+    def _translated(self) -> Generator[None, None, None]:
+        try:
+            yield
+        except (OSError, http.client.HTTPException, ValueError, LookupError) as error:
+            reason = str(error) or type(error).__name__
+            raise Unreachable(self._where, f"no etcd v3 gateway answers: {reason}") from error
+
+
+# Seconds before the first probe and between two, and how many may fail.
+_KEEPALIVE = 5
+_JSON = {"Content-Type": "application/json"}
+
+
+def _text(value: bytes) -> str:
+    return base64.b64encode(value).decode()

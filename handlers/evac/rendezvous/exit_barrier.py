@@ -1,0 +1,35 @@
+"""Has an agent of this round finished its work? The one thing here that torch keeps to itself.
+
+An agent whose workers have ended well waits for the others in a barrier, and says so nowhere but
+in the round's store. From then on nobody may be made to restart: who has finished does not come
+back. The key is private to torch (`SimpleElasticAgent._exit_barrier`: ``torchelastic/agent/
+terminal_state`` in agent/server/api.py, with what utils/store.py appends); the same in 2.9, 2.13 and
+2.14. In a torch that we have not read, nobody ever counts as finished: a departure in the last
+second of a job then restarts workers, as it does without this file.
+"""
+
+from typing import Protocol
+
+import torch
+
+_KEY = "torchelastic/agent/terminal_state/num_members"
+_READ = ((2, 9), (2, 14))
+
+
+class Store(Protocol):
+    """As much of torch's stores as is used here."""
+
+    def check(self, keys: list[str], /) -> bool:
+        """Whether all of *keys* are there."""
+        ...
+
+
+def finishing(store: Store) -> bool:
+    """Whether an agent of the round whose store this is has finished; False where unknown."""
+    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    if not _READ[0] <= version <= _READ[1]:
+        return False
+    try:
+        return store.check([_KEY])
+    except RuntimeError:
+        return False

@@ -1,0 +1,383 @@
+"""What torchrun's agent calls, on torch's public `RendezvousHandler`.
+
+The agent asks `num_nodes_waiting` every tenth of a second, and restarts its workers without counting it
+as a failure when the answer is not 0: that is the door through which a departure comes. Nobody
+answers so before all agents of the round know (`_meet`): the first to stop its workers makes its
+peers' workers crash in a collective, and an agent that saw the crash first would count a failure.
+
+A round gets a store of its own, served by its first rank, which goes with the round: neither its
+address nor a key of it can be taken for those of another round.
+"""
+
+import atexit
+import logging
+import os
+from secrets import token_hex
+from threading import Thread
+from typing import NoReturn
+
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined] # public, but not in __all__
+from torch.distributed.elastic.rendezvous import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousParameters,
+    RendezvousStoreInfo,
+    RendezvousTimeoutError,
+)
+
+from evac._clock import monotonic
+from evac.rendezvous import BACKEND
+from evac.rendezvous.address import ETCD, Address, split_endpoint
+from evac.rendezvous.etcd_keys import EtcdKeys
+from evac.rendezvous.events import Call, Close, Confirm, Join, Leave, Met, Open
+from evac.rendezvous.exit_barrier import finishing
+from evac.rendezvous.follower import Follower, Tempo
+from evac.rendezvous.keys import Keys, Unreachable
+from evac.rendezvous.rounds import Agent, State
+from evac.rendezvous.settings import Settings, is_local, read_settings
+from evac.rendezvous.torch_keys import TorchKeys, connect, serve
+
+logger = logging.getLogger("evac")
+
+# Where a worker finds its job's store, for the daemon (`evac.connect` passes it on).
+RENDEZVOUS, ROUND = "EVAC_RENDEZVOUS", "EVAC_ROUND"
+_PREFIX = "evac"
+_CONNECT_SECONDS = 5.0
+# Who departs may be gone already, and is not waited for as the others are.
+_LEAVER_SECONDS = 0.3
+# How long whoever serves the log stays for those who are still to go elsewhere, or to end.
+_LINGER_SECONDS, _LINGER_ALONE_SECONDS, _LINGER_CLOSED_SECONDS = 10.0, 1.0, 5.0
+_SAY_SECONDS = 2.0
+_STEP_SECONDS = 0.5
+_REMIND_SECONDS = 30.0
+_LOOK_SECONDS = 1.0
+
+
+def create(parameters: RendezvousParameters) -> "EvacHandler":
+    """What torch's registry calls for ``--rdzv-backend=evac``.
+
+    Raises:
+        ValueError: An option is wrong.
+        RendezvousConnectionError: The store does not answer.
+    """
+    return EvacHandler(read_settings(parameters))
+
+
+class EvacHandler(RendezvousHandler):
+    """One agent's rendezvous."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._log_server = _log_server(settings)
+        self._standby = self._make_standby()
+        self._me = Agent(
+            f"{settings.node}-{os.getpid()}-{token_hex(4)}",
+            settings.node,
+            settings.boot,
+            f"{settings.local}:{self._standby.port}" if self._standby else "",
+        )
+        self._follower = Follower(
+            settings.address,
+            self._me,
+            _open_keys,
+            standby=self._standby_keys if self._standby else None,
+            tempo=Tempo(settings.beat_seconds, settings.dead_seconds),
+        )
+        # The round that this agent is in, and its store.
+        self._number = 0
+        self._store: TCPStore | None = None
+        # Of the round that is forming: which was opened and confirmed here.
+        self._reached: tuple[int, TCPStore] | None = None
+        self._ended = False
+        self._follower.start()
+        atexit.register(self._at_exit)
+        if not self._follower.wait(lambda _: self._follower.connected, settings.connect_seconds):
+            self._end(Leave(self._me.id), seconds=0.0)
+            raise RendezvousConnectionError(
+                f"the rendezvous store at {settings.address.endpoint} does not answer: "
+                f"{self._follower.trouble}"
+            )
+
+    # --- what torch asks -------------------------------------------------------------------
+
+    def get_backend(self) -> str:
+        """See `RendezvousHandler`."""
+        return BACKEND
+
+    @property
+    def use_agent_store(self) -> bool:
+        """Workers meet in the store that the first rank's agent serves for the round."""
+        return True
+
+    def get_run_id(self) -> str:
+        """See `RendezvousHandler`."""
+        return self._settings.run
+
+    def is_closed(self) -> bool:
+        """See `RendezvousHandler`."""
+        return self._follower.state.closed
+
+    def set_closed(self) -> None:
+        """See `RendezvousHandler`."""
+        self._follower.say(Close(self._me.id))
+
+    def num_nodes_waiting(self) -> int:
+        """Above 0 once the round is over and all of it know; never asks the store."""
+        state = self._follower.state
+        if state.closed or not self._over(state):
+            return 0
+        if state.round.number == self._number:
+            if self._finishing():
+                return 0
+            self._meet()
+        return max(len(state.waiting), 1)
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Join, and wait for a round that stands; ends the agent if its node leaves."""
+        follower, before = self._follower, self._follower.state.round.number
+        began = reminded = monotonic()
+        called: float | None = None
+        while True:
+            state, now = follower.state, monotonic()
+            if state.departs(self._me):
+                self._leave()
+            self._check_closed(state)
+            if state.round.number > before and state.round.rank(self._me.id) is not None:
+                return self._enter(state)
+            if follower.idle and not self._here(state):
+                follower.say(self._join(before))
+            self._take_part(state)
+            if not state.round.number and not state.forming and not state.short:
+                called = called or now
+                if now - called >= self._settings.call_seconds and follower.idle:
+                    follower.say(Call(self._me.id))
+            self._check_time(state, now - began)
+            if now - reminded >= _REMIND_SECONDS:
+                reminded = now
+                logger.warning("%s", self._waits_for(state))
+            if follower.state is state:
+                follower.wait_change(_STEP_SECONDS)
+
+    def shutdown(self) -> bool:
+        """The agent ends: so does the job, unless only this node leaves."""
+        if self._ended:
+            return True
+        me, follower = self._me.id, self._follower
+        follower.say(Close(me))
+        if self._serves:
+            # The others still read from here.
+            follower.wait(lambda s: _all_left(s, me), _LINGER_CLOSED_SECONDS)
+        self._end(Leave(me))
+        if not self._serves and _all_left(follower.state, me):
+            follower.erase()
+        return True
+
+    # --- a round ends ----------------------------------------------------------------------
+
+    def _over(self, state: State) -> bool:
+        return bool(self._number) and (state.round.number != self._number or state.over)
+
+    def _meet(self) -> None:
+        """Wait until every agent of the round knows that it is over."""
+        number, follower = self._number, self._follower
+        follower.say(Met(self._me.id, number), to_old=True)
+
+        def elsewhere(state: State) -> bool:
+            return state.round.number != number
+
+        met = follower.wait(
+            lambda s: elsewhere(s) or s.has_met(s.survivors), self._settings.meet_seconds
+        )
+        if not met:
+            logger.warning("not all agents know yet that the round is over; going on without them")
+        follower.wait(lambda s: elsewhere(s) or s.has_met(s.leavers), _LEAVER_SECONDS)
+        state = follower.state
+        names = sorted({agent.node for agent in state.leavers})
+        why = f"{', '.join(names)} leaves" if names else "the membership changed"
+        logger.warning("round %d is over: %s; workers restart", number, why)
+
+    def _finishing(self) -> bool:
+        """Whether a peer has finished; asked with a time limit, its machine may be gone."""
+        store, found = self._store, list[bool]()
+        if store is None:
+            return False
+        prefixed = PrefixStore(_PREFIX, store)
+        asking = Thread(target=lambda: found.append(finishing(prefixed)), daemon=True)
+        asking.start()
+        asking.join(_LOOK_SECONDS)
+        return found == [True]
+
+    def _leave(self) -> NoReturn:
+        """This node leaves: end well, and leave the rendezvous as it is."""
+        logger.warning(
+            "node %s leaves: this agent ends, and the job goes on elsewhere", self._me.node
+        )
+        if self._serves:
+            alone = not self._follower.state.survivors
+            self._follower.wait(
+                lambda s: bool(s.survivors) and s.has_met(s.survivors),
+                _LINGER_ALONE_SECONDS if alone else _LINGER_SECONDS,
+            )
+        self._end(Leave(self._me.id))
+        raise SystemExit(0)
+
+    # --- the next one ----------------------------------------------------------------------
+
+    def _join(self, seen: int) -> Join:
+        settings, me = self._settings, self._me
+        return Join(
+            me.id,
+            me.node,
+            me.boot,
+            settings.minimum,
+            settings.maximum,
+            seen=seen,
+            standby=me.standby,
+            hosts=self._log_server is not None and self._follower.address == settings.address,
+        )
+
+    def _here(self, state: State) -> bool:
+        """Whether the others know that this agent waits."""
+        me = self._me.id
+        forming = state.forming is not None and state.forming.rank(me) is not None
+        return forming or any(agent.id == me for agent in state.waiting)
+
+    def _take_part(self, state: State) -> None:
+        """Serve the store of the round that forms, or reach it; then confirm."""
+        forming = state.forming
+        if forming is None or (self._reached and self._reached[0] == forming.number):
+            return
+        rank, me, number = forming.rank(self._me.id), self._me.id, forming.number
+        if rank == 0:
+            try:
+                store = serve(self._settings.local, 0)
+            except Unreachable as error:
+                raise RendezvousConnectionError(str(error)) from error
+            self._reached = number, store
+            self._follower.say(
+                Open(me, number, f"{self._settings.local}:{store.port}"), Confirm(me, number)
+            )
+        elif rank is not None and forming.at:
+            host, port = split_endpoint(forming.at, 0)
+            try:
+                self._reached = number, connect(host, port, seconds=_CONNECT_SECONDS)
+            except Unreachable as error:
+                # Either it comes, or its agent is gone and the round dissolves.
+                logger.debug("round %d: %s", number, error)
+                return
+            self._follower.say(Confirm(me, number))
+
+    def _enter(self, state: State) -> RendezvousInfo:
+        stands, reached = state.round, self._reached
+        rank = stands.rank(self._me.id)
+        if reached is None or reached[0] != stands.number or rank is None:
+            raise RendezvousConnectionError(f"round {stands.number} stands without this agent")
+        self._number, self._store = reached
+        os.environ[RENDEZVOUS] = str(self._follower.address)
+        os.environ[ROUND] = str(stands.number)
+        host, port = split_endpoint(stands.at, 0)
+        logger.info("round %d stands: rank %d of %d", stands.number, rank, len(stands.agents))
+        return RendezvousInfo(
+            PrefixStore(_PREFIX, self._store),
+            rank,
+            len(stands.agents),
+            RendezvousStoreInfo(host, port),
+        )
+
+    def _check_closed(self, state: State) -> None:
+        if not state.closed:
+            return
+        if not self._number:
+            # A spare that was never needed has not failed.
+            logger.warning("the job has ended: nothing to do")
+            self._end(Leave(self._me.id))
+            raise SystemExit(0)
+        raise RendezvousClosedError("the job's rendezvous is closed")
+
+    def _check_time(self, state: State, waited: float) -> None:
+        if state.round.number and not state.over:
+            return  # a spare waits for as long as the job runs
+        if waited < self._settings.join_seconds:
+            return
+        if self._follower.trouble:
+            raise RendezvousConnectionError(f"the rendezvous store: {self._follower.trouble}")
+        raise RendezvousTimeoutError(self._waits_for(state))
+
+    def _waits_for(self, state: State) -> str:
+        if self._follower.trouble:
+            return f"waiting for the rendezvous store: {self._follower.trouble}"
+        here = len(state.waiting)
+        if state.round.number and not state.over:
+            return f"waiting for room: all {len(state.round.agents)} places of the job are taken"
+        if state.short:
+            return (
+                f"waiting for {state.short} more nodes: {here} here, --nnodes wants at least "
+                f"{state.minimum}; start a replacement"
+            )
+        names = ", ".join(sorted({agent.node for agent in state.missing}))
+        return f"waiting for the agents on {names or 'more nodes'} ({here} here)"
+
+    # --- servers and the end ---------------------------------------------------------------
+
+    @property
+    def _serves(self) -> bool:
+        """Whether the log lies in this agent."""
+        address = self._follower.address
+        return (self._log_server is not None and address == self._settings.address) or (
+            self._standby is not None and self._me.standby == address.endpoint
+        )
+
+    def _make_standby(self) -> TCPStore | None:
+        if self._settings.address.scheme == ETCD:
+            return None
+        try:
+            return serve(self._settings.local, 0)
+        except Unreachable as error:
+            logger.warning("this agent cannot serve the rendezvous store if it must: %s", error)
+            return None
+
+    def _standby_keys(self) -> Keys:
+        assert self._standby is not None
+        return TorchKeys(self._standby, self._settings.address.prefix)
+
+    def _at_exit(self) -> None:
+        """Ended by a signal, say: the others need not wait to miss us."""
+        if not self._ended:
+            self._end(Leave(self._me.id))
+
+    def _end(self, *last: Leave, seconds: float = _SAY_SECONDS) -> None:
+        self._ended = True
+        atexit.unregister(self._at_exit)
+        self._follower.say(*last)
+        self._follower.close(seconds)
+
+
+def _log_server(settings: Settings) -> TCPStore | None:
+    """The store itself, where it is for this agent to serve it."""
+    address = settings.address
+    if address.scheme == ETCD or settings.hosts is False:
+        return None
+    if settings.hosts is None and not is_local(address.host):
+        return None
+    try:
+        return serve(address.host, address.port)
+    except Unreachable as error:
+        if settings.hosts:
+            raise RendezvousConnectionError(
+                f"cannot serve the rendezvous store: {error}"
+            ) from error
+        return None  # another agent of this machine does
+
+
+def _open_keys(address: Address) -> Keys:
+    if address.scheme == ETCD:
+        keys = EtcdKeys(address.host, address.port, address.prefix)
+        keys.get([])
+        return keys
+    return TorchKeys(connect(address.host, address.port, seconds=_CONNECT_SECONDS), address.prefix)
+
+
+def _all_left(state: State, me: str) -> bool:
+    return all(agent.id in state.lost or agent.id == me for agent in state.round.agents)

@@ -1,0 +1,275 @@
+"""What follows from the log: who is in which round, and whether it is over. Pure.
+
+Every agent reads the same entries in the same order and folds them with `after`, so that all come
+to the same rounds without asking each other, and nobody leads::
+
+    join ... join -> forming -> open, confirm ... confirm -> stands -> over -> met, join ... -> forming
+
+A round forms as soon as there is nobody to wait for: all of the last round who still live and do
+not depart have joined, or there is no room for more. (The first one waits for a last call, as
+torchrun's own does.) It stands
+once all of it have confirmed; until then the loss of one dissolves it, and the others form the
+next, without joining anew. It is over when one of it departs or is lost, has joined anew, or when
+somebody waits for whom there is room.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from evac.rendezvous.events import (
+    Call,
+    Close,
+    Confirm,
+    Depart,
+    Event,
+    Gone,
+    Join,
+    Leave,
+    Met,
+    Open,
+)
+
+STAYING = "staying"
+# Departures that are remembered; the oldest give way. A job has fewer nodes that left.
+_MOST_DEPARTURES = 4096
+_NONE: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Agent:
+    """One torchrun agent; see `events.Join`."""
+
+    id: str
+    node: str
+    boot: str
+    standby: str = ""
+
+
+@dataclass(frozen=True)
+class Round:
+    """Agents in the order of their ranks.
+
+    Attributes:
+        number: Rises from round to round, also over rounds that never stood.
+        at: ``host:port`` of the round's own store; "" until the first rank serves it.
+    """
+
+    number: int = 0
+    agents: tuple[Agent, ...] = ()
+    at: str = ""
+
+    def rank(self, agent: str) -> int | None:
+        """The rank of an agent; None if it is not in."""
+        return next((n for n, one in enumerate(self.agents) if one.id == agent), None)
+
+
+@dataclass(frozen=True)
+class State:
+    """All that the log has said so far.
+
+    Attributes:
+        round: The last that stood; number 0 before the first.
+        forming: The one that is about to stand.
+        confirmed: Who has confirmed `forming`.
+        waiting: Who has joined for the next one, in the order of their joins.
+        lost: Of `round`, who has left or is gone.
+        met: Of `round`, who knows that it is over.
+        departures: By (node, boot): the last word of each node that leaves.
+        host: (node, boot) of the agent that serves this log; None where no agent does.
+        called: Last call is over.
+    """
+
+    minimum: int = 1
+    maximum: int = 1
+    last: int = 0
+    round: Round = Round()
+    forming: Round | None = None
+    confirmed: frozenset[str] = _NONE
+    waiting: tuple[Agent, ...] = ()
+    lost: frozenset[str] = _NONE
+    met: frozenset[str] = _NONE
+    departures: Mapping[tuple[str, str], Depart] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
+    host: tuple[str, str] | None = None
+    called: bool = False
+    closed: bool = False
+
+    def departs(self, agent: Agent) -> bool:
+        """Whether the agent's node leaves."""
+        return self.leaves(agent.node, agent.boot)
+
+    def leaves(self, node: str, boot: str) -> bool:
+        """Whether that node leaves."""
+        found = self.departures.get((node, boot))
+        return found is not None and found.word != STAYING
+
+    @property
+    def survivors(self) -> tuple[Agent, ...]:
+        """Of the round, who still lives and does not depart."""
+        return tuple(a for a in self.round.agents if a.id not in self.lost and not self.departs(a))
+
+    @property
+    def leavers(self) -> tuple[Agent, ...]:
+        """Of the round, who departs and has not left yet."""
+        return tuple(a for a in self.round.agents if a.id not in self.lost and self.departs(a))
+
+    @property
+    def missing(self) -> tuple[Agent, ...]:
+        """For whom the next round waits."""
+        here = {agent.id for agent in self.waiting}
+        return tuple(agent for agent in self.survivors if agent.id not in here)
+
+    @property
+    def over(self) -> bool:
+        """Whether the round is."""
+        if not self.round.agents:
+            return False
+        if self.met or self.forming or len(self.survivors) < len(self.round.agents):
+            return True
+        back = any(self.round.rank(agent.id) is not None for agent in self.waiting)
+        return back or (bool(self.waiting) and len(self.round.agents) < self.maximum)
+
+    def has_met(self, agents: Iterable[Agent]) -> bool:
+        """Whether each of these knows that the round is over."""
+        know = self.met | {agent.id for agent in self.waiting}
+        return all(agent.id in know for agent in agents)
+
+    @property
+    def short(self) -> int:
+        """How many nodes are missing to the minimum of the next round."""
+        return max(self.minimum - len(self.waiting), 0)
+
+    @property
+    def moves(self) -> bool:
+        """The node that serves this log leaves."""
+        return self.host is not None and self.leaves(*self.host)
+
+    def successors(self) -> tuple[Agent, ...]:
+        """Who may serve the log when its host leaves; the first that can, does."""
+        known = {
+            a.id: a for a in (*self.round.agents, *(self.forming or Round()).agents, *self.waiting)
+        }
+        return tuple(
+            agent for agent in known.values()
+            if agent.standby and agent.id not in self.lost and not self.departs(agent)
+            and (agent.node, agent.boot) != self.host
+        )  # fmt: skip
+
+
+def after(state: State, event: Event) -> State:
+    """*state* once *event* has been read."""
+    match event:
+        case Join():
+            state = _joined(state, event)
+        case Leave(agent) | Gone(agent):
+            state = _without(state, agent)
+        case Depart():
+            state = _departed(state, event)
+        case Call() if not state.round.number:
+            state = replace(state, called=True)
+        case Open(agent, number, at):
+            forming = state.forming
+            if forming and forming.number == number and not forming.at and forming.rank(agent) == 0:
+                state = replace(state, forming=replace(forming, at=at))
+        case Confirm(agent, number):
+            state = _confirmed(state, agent, number)
+        case Met(agent, number):
+            if number == state.round.number and state.round.rank(agent) is not None:
+                state = replace(state, met=state.met | {agent})
+        case Close():
+            state = replace(state, closed=True)
+        case _:
+            pass
+    return _formed(state)
+
+
+def _joined(state: State, event: Join) -> State:
+    if not 1 <= event.minimum <= event.maximum:
+        return state
+    agent = Agent(event.agent, event.node, event.boot, event.standby)
+    if event.hosts:
+        state = replace(state, host=(agent.node, agent.boot))
+    if state.departs(agent) or (state.forming and state.forming.rank(agent.id) is not None):
+        return state
+    late = event.seen < state.round.number and agent.id not in state.lost
+    if late and state.round.rank(agent.id) is not None:
+        return state
+    others = tuple(one for one in state.waiting if one.id != agent.id)
+    waiting = state.waiting if len(others) < len(state.waiting) else (*others, agent)
+    return replace(
+        state,
+        minimum=event.minimum,
+        maximum=event.maximum,
+        waiting=waiting,
+        lost=state.lost - {agent.id},
+    )
+
+
+def _without(state: State, id: str) -> State:
+    if state.round.rank(id) is not None:
+        state = replace(state, lost=state.lost | {id})
+    state = replace(state, waiting=tuple(one for one in state.waiting if one.id != id))
+    return _dissolved(state, {id})
+
+
+def _departed(state: State, event: Depart) -> State:
+    key = (event.node, event.boot)
+    before = state.departures.get(key)
+    if before is not None and before.sequence > event.sequence:
+        return state
+    known = {k: v for k, v in state.departures.items() if k != key}
+    for oldest in list(known)[: max(len(known) + 1 - _MOST_DEPARTURES, 0)]:
+        del known[oldest]
+    state = replace(state, departures=MappingProxyType({**known, key: event}))
+    if event.word == STAYING:
+        return state
+    state = replace(state, waiting=tuple(one for one in state.waiting if not state.departs(one)))
+    forming = state.forming.agents if state.forming else ()
+    return _dissolved(state, {one.id for one in forming if state.departs(one)})
+
+
+def _dissolved(state: State, without: set[str]) -> State:
+    """Without these in it, the round that is forming does not come to stand."""
+    forming = state.forming
+    if forming is None or not any(one.id in without for one in forming.agents):
+        return state
+    back = tuple(one for one in forming.agents if one.id not in without)
+    return replace(state, forming=None, confirmed=_NONE, waiting=(*back, *state.waiting))
+
+
+def _confirmed(state: State, agent: str, number: int) -> State:
+    forming = state.forming
+    if forming is None or forming.number != number or forming.rank(agent) is None:
+        return state
+    confirmed = state.confirmed | {agent}
+    if len(confirmed) < len(forming.agents) or not forming.at:
+        return replace(state, confirmed=confirmed)
+    return replace(
+        state, round=forming, forming=None, confirmed=_NONE, lost=_NONE, met=_NONE, called=False
+    )
+
+
+def _formed(state: State) -> State:
+    """Let the next round form, if there is nobody to wait for."""
+    waiting = state.waiting
+    if state.forming or state.closed or not waiting or len(waiting) < state.minimum:
+        return state
+    if state.round.number and not state.over:
+        return state
+    if len(waiting) < state.maximum and (state.missing or not (state.round.number or state.called)):
+        return state
+    # Ranks stay what they were as far as they can: the first rank's data is the warmest.
+    ranks = {agent.id: rank for rank, agent in enumerate(state.round.agents)}
+    ordered = sorted(waiting, key=lambda agent: ranks.get(agent.id, len(ranks)))
+    agents = tuple(ordered[: state.maximum])
+    number = max(state.last, state.round.number) + 1
+    chosen = {agent.id for agent in agents}
+    return replace(
+        state,
+        last=number,
+        forming=Round(number, agents),
+        confirmed=_NONE,
+        waiting=tuple(agent for agent in waiting if agent.id not in chosen),
+    )

@@ -1,0 +1,166 @@
+"""What torchrun was told: ``--rdzv-endpoint``, ``--rdzv-id``, ``--nnodes``, ``--rdzv-conf``."""
+
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from evac.admin import read_status
+from evac.errors import EvacError
+from evac.rendezvous.address import ETCD, PORTS, TCPSTORE, Address, prefix_of, split_endpoint
+
+_SOCKET = "/run/evac/evacd.sock"
+_BOOT = "/proc/sys/kernel/random/boot_id"
+
+
+class Parameters(Protocol):
+    """As much of torch's `RendezvousParameters` as is read here."""
+
+    endpoint: str
+    run_id: str
+    min_nodes: int
+    max_nodes: int
+    local_addr: str | None
+
+    def get(self, key: str, default: object = None) -> object:
+        """One option of ``--rdzv-conf``."""
+        ...
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One agent's. ``--rdzv-conf`` takes those that are marked.
+
+    Attributes:
+        address: Where the nodes meet. [``store=tcpstore`` or ``etcd``]
+        hosts: Serve the store from this agent: always, never, or None: if the endpoint is of
+            this machine and nobody serves it yet. [``is_host``]
+        local: Address of this machine for the others.
+        node: As evacd calls this machine. [``node``, else evacd's own word, else the host name]
+        boot: Kernel boot id. [``boot``, likewise]
+        join_seconds: That a round may take to form while no other runs. [``join_timeout``]
+        call_seconds: That the first round waits for more than the minimum. [``last_call_timeout``]
+        connect_seconds: That the store may take to answer at first. [``connect_timeout``]
+        meet_seconds: That an agent waits for the others before it stops its workers.
+            [``meet_timeout``]
+        beat_seconds: Between two signs of life. [``keep_alive_interval``]
+        dead_seconds: Without one until an agent counts as gone. [that times
+            ``keep_alive_max_attempt``]
+    """
+
+    address: Address
+    run: str
+    minimum: int
+    maximum: int
+    hosts: bool | None
+    local: str
+    node: str
+    boot: str
+    join_seconds: float = 600.0
+    call_seconds: float = 30.0
+    connect_seconds: float = 60.0
+    meet_seconds: float = 5.0
+    beat_seconds: float = 5.0
+    dead_seconds: float = 15.0
+
+
+def read_settings(parameters: Parameters) -> Settings:
+    """Read and check.
+
+    Raises:
+        ValueError: One is wrong; says what was expected.
+    """
+    scheme = str(parameters.get("store") or TCPSTORE)
+    if scheme not in PORTS:
+        raise ValueError(f"--rdzv-conf store: expected {TCPSTORE} or {ETCD}, got {scheme!r}")
+    if not parameters.endpoint:
+        raise ValueError("--rdzv-endpoint: expected host:port of the job's rendezvous store")
+    host, port = split_endpoint(parameters.endpoint, PORTS[scheme])
+    node, boot = _identity(parameters)
+    beat = _seconds(parameters, "keep_alive_interval", 5.0)
+    attempts = _seconds(parameters, "keep_alive_max_attempt", 3.0)
+    return Settings(
+        address=Address(scheme, host, port, prefix_of(parameters.run_id)),
+        run=parameters.run_id,
+        minimum=parameters.min_nodes,
+        maximum=parameters.max_nodes,
+        hosts=_hosts(parameters),
+        local=parameters.local_addr or socket.getfqdn(),
+        node=node,
+        boot=boot,
+        join_seconds=_seconds(parameters, "join_timeout", 600.0),
+        call_seconds=_seconds(parameters, "last_call_timeout", 30.0),
+        connect_seconds=_seconds(parameters, "connect_timeout", 60.0),
+        meet_seconds=_seconds(parameters, "meet_timeout", 5.0),
+        beat_seconds=beat,
+        dead_seconds=beat * attempts,
+    )
+
+
+def is_local(host: str) -> bool:
+    """Whether *host* is an address of this machine: only those can be bound."""
+    try:
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    for family, kind, protocol, _, address in found:
+        try:
+            with socket.socket(family, kind, protocol) as asked:
+                asked.bind(address)
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def _hosts(parameters: Parameters) -> bool | None:
+    given = parameters.get("is_host")
+    if given is None:
+        return None
+    word = str(given).lower()
+    if word in ("1", "true", "t", "yes", "y"):
+        return True
+    if word in ("0", "false", "f", "no", "n"):
+        return False
+    raise ValueError(f"--rdzv-conf is_host: expected true or false, got {given!r}")
+
+
+def _seconds(parameters: Parameters, name: str, default: float) -> float:
+    given = parameters.get(name)
+    if given is None:
+        return default
+    try:
+        value = float(str(given))
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1e9:
+        raise ValueError(f"--rdzv-conf {name}: expected a number, 0 or more, got {given!r}")
+    return value
+
+
+def _identity(
+    parameters: Parameters, ask: Callable[[], tuple[str, str]] | None = None
+) -> tuple[str, str]:
+    """Node and boot as evacd announces them: in a container the host's name is another."""
+    node, boot = str(parameters.get("node") or ""), str(parameters.get("boot") or "")
+    if node and boot:
+        return node, boot
+    said = (ask or _ask_evacd)()
+    return node or said[0] or socket.gethostname(), boot or said[1] or _boot_id()
+
+
+def _ask_evacd() -> tuple[str, str]:
+    try:
+        status = read_status(os.environ.get("EVAC_SOCKET") or _SOCKET, timeout=2.0)
+        return str(status["node"]), str(status["boot"])
+    except (EvacError, OSError, KeyError):
+        return "", ""
+
+
+def _boot_id() -> str:
+    try:
+        with open(_BOOT) as file:
+            return file.read().strip()
+    except OSError:
+        return ""

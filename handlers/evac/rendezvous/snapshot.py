@@ -1,0 +1,87 @@
+"""A `State` as JSON, for whoever comes late and need not read the whole log. Pure."""
+
+import json
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
+from typing import Any
+
+from evac.rendezvous.events import Depart, read
+from evac.rendezvous.rounds import Agent, Round, State
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The state after all entries before `at`.
+
+    Attributes:
+        since: The first entry that has not been deleted.
+    """
+
+    at: int
+    since: int
+    state: State
+
+
+def dump(snapshot: Snapshot) -> bytes:
+    """As it lies in the store."""
+    state = snapshot.state
+    document = {
+        "at": snapshot.at,
+        "since": snapshot.since,
+        "minimum": state.minimum,
+        "maximum": state.maximum,
+        "last": state.last,
+        "round": asdict(state.round),
+        "forming": asdict(state.forming) if state.forming else None,
+        "confirmed": sorted(state.confirmed),
+        "waiting": [asdict(agent) for agent in state.waiting],
+        "lost": sorted(state.lost),
+        "met": sorted(state.met),
+        "departures": [asdict(event) for event in state.departures.values()],
+        "host": list(state.host) if state.host else None,
+        "called": state.called,
+        "closed": state.closed,
+    }
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def load(text: bytes) -> Snapshot | None:
+    """Read it; None where it is none."""
+    try:
+        document = json.loads(text)
+        departures = [_made(Depart, one) for one in document["departures"]]
+        state = State(
+            minimum=int(document["minimum"]),
+            maximum=int(document["maximum"]),
+            last=int(document["last"]),
+            round=_round(document["round"]),
+            forming=_round(document["forming"]) if document["forming"] else None,
+            confirmed=frozenset(map(str, document["confirmed"])),
+            waiting=tuple(_made(Agent, one) for one in document["waiting"]),
+            lost=frozenset(map(str, document["lost"])),
+            met=frozenset(map(str, document["met"])),
+            departures=MappingProxyType({(one.node, one.boot): one for one in departures}),
+            host=_pair(document["host"]) if document["host"] else None,
+            called=bool(document["called"]),
+            closed=bool(document["closed"]),
+        )
+        return Snapshot(int(document["at"]), int(document["since"]), state)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+
+
+def _round(document: Any) -> Round:
+    agents = tuple(_made(Agent, one) for one in document["agents"])
+    return Round(int(document["number"]), agents, str(document["at"]))
+
+
+def _pair(document: Any) -> tuple[str, str]:
+    node, boot = document
+    return str(node), str(boot)
+
+
+def _made(kind: type[Any], document: Any) -> Any:
+    made = read(kind, document)
+    if made is None:
+        raise ValueError(f"no {kind.__name__}")
+    return made

@@ -1,0 +1,103 @@
+"""A job's keys in torch's own TCPStore.
+
+Its own protocol between client and server belongs to torch; only the class's public methods are
+used here, and values are JSON, never pickles.
+"""
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+
+from torch.distributed import TCPStore  # type: ignore[attr-defined] # public, but not in __all__
+
+from evac.rendezvous.keys import Unreachable
+
+# A wait has no end of its own: the store writes a warning to stderr each time one runs out.
+_FOR_EVER = timedelta(days=365)
+_READ = timedelta(seconds=60)
+
+
+def serve(host: str, port: int) -> TCPStore:
+    """A server at *port* of this machine (0 for a free one), for as long as the result lives.
+
+    It listens on all of the machine's addresses; *host* is one of them.
+
+    Raises:
+        Unreachable: The port cannot be had.
+    """
+    with _translated(f"{host}:{port}"):
+        return TCPStore(host, port, is_master=True, wait_for_workers=False, multi_tenant=True)
+
+
+def connect(host: str, port: int, *, seconds: float) -> TCPStore:
+    """A client; *seconds* bound the connection. Each of its reads may then take a minute.
+
+    Raises:
+        Unreachable: Nobody answers there in time.
+    """
+    with _translated(f"{host}:{port}"):
+        store = TCPStore(host, port, is_master=False, timeout=timedelta(seconds=seconds))
+        store.set_timeout(_READ)
+        return store
+
+
+class TorchKeys:
+    """See `Keys`."""
+
+    def __init__(self, store: TCPStore, prefix: str) -> None:
+        self._store: TCPStore | None = store
+        self._prefix = prefix
+        self._where = f"{store.host}:{store.port}"
+
+    def create(self, key: str, value: bytes) -> bytes:
+        """See `Keys.create`."""
+        with self._open() as store:
+            # An empty expectation means: only where there is none.
+            return bytes(store.compare_set(self._full(key), "", value.decode()))
+
+    def put(self, key: str, value: bytes) -> None:
+        """See `Keys.put`."""
+        with self._open() as store:
+            store.set(self._full(key), value.decode())
+
+    def get(self, keys: Sequence[str]) -> list[bytes | None]:
+        """See `Keys.get`."""
+        full = [self._full(key) for key in keys]
+        with self._open() as store:
+            if full and store.check(full):
+                return list(store.multi_get(full))
+            return [bytes(store.get(key)) if store.check([key]) else None for key in full]
+
+    def wait(self, key: str) -> None:
+        """See `Keys.wait`."""
+        with self._open() as store:
+            store.wait([self._full(key)], _FOR_EVER)
+
+    def delete(self, key: str) -> None:
+        """See `Keys.delete`."""
+        with self._open() as store:
+            store.delete_key(self._full(key))
+
+    def close(self) -> None:
+        """See `Keys.close`."""
+        self._store = None
+
+    def _full(self, key: str) -> str:
+        return f"{self._prefix}/{key}"
+
+    @contextmanager
+    def _open(self) -> Generator[TCPStore, None, None]:
+        store = self._store
+        if store is None:
+            raise Unreachable(self._where, "closed")
+        with _translated(self._where):
+            yield store
+
+
+@contextmanager
+def _translated(where: str) -> Generator[None, None, None]:
+    # All of torch's own errors of this kind are RuntimeErrors: DistNetworkError, DistStoreError.
+    try:
+        yield
+    except (RuntimeError, ValueError, OSError) as error:
+        raise Unreachable(where, str(error).splitlines()[0][:200]) from error

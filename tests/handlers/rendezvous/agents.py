@@ -1,0 +1,206 @@
+"""Real torchrun agents on loopback, each a node of its own, and what their workers did."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from evac.rendezvous import log
+from evac.rendezvous.address import Address
+from evac.rendezvous.events import Depart, encode
+from evac.rendezvous.keys import Keys
+from tests.services.process import PATIENCE_SECONDS, free_port
+
+T = TypeVar("T")
+SCRIPT = Path(__file__).parent / "train.py"
+
+
+class Job:
+    """A run of torchrun on several nodes."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        nnodes: str = "2:3",
+        backend: str = "evac",
+        conf: Mapping[str, object] | None = None,
+        max_restarts: int = 0,
+        steps: int = 1_000_000,
+        pause: float = 0.05,
+        port: int | None = None,
+        run: str = "run",
+        env: Mapping[str, str] | None = None,
+        script: Path = SCRIPT,
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self.run, self.script = folder, run, script
+        self.port = port or free_port()
+        self.endpoint = f"127.0.0.1:{self.port}"
+        self.agents: dict[str, subprocess.Popen[bytes]] = {}
+        self._nnodes, self._backend, self._max_restarts = nnodes, backend, max_restarts
+        self._conf, self._steps, self._pause = dict(conf or {}), steps, pause
+        self._env = dict(env or {})
+
+    # --- nodes -----------------------------------------------------------------------------
+
+    def start(self, node: str, *, boot: str = "boot", endpoint: str = "", **conf: object) -> None:
+        """Start the agent of a node."""
+        options = {**self._conf, **conf}
+        if self._backend == "evac":
+            options |= {"node": node, "boot": boot}
+        command = [
+            str(Path(sysconfig.get_path("scripts")) / "torchrun"),
+            f"--nnodes={self._nnodes}",
+            "--nproc-per-node=1",
+            f"--rdzv-backend={self._backend}",
+            f"--rdzv-endpoint={endpoint or self.endpoint}",
+            f"--rdzv-id={self.run}",
+            f"--max-restarts={self._max_restarts}",
+            "--local-addr=127.0.0.1",
+            *(
+                [f"--rdzv-conf={','.join(f'{k}={v}' for k, v in options.items())}"]
+                if options
+                else []
+            ),
+            str(self.script),
+            str(self.folder),
+            node,
+            str(self._steps),
+            str(self._pause),
+        ]
+        env = {
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "GLOO_SOCKET_IFNAME": "lo",
+            "EVAC_SOCKET": str(self.folder / "no-daemon.sock"),
+            **self._env,
+        }
+        with (self.folder / f"{node}.log").open("ab") as output:
+            self.agents[node] = subprocess.Popen(
+                command,
+                env=env,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+
+    def signal(self, node: str, number: signal.Signals) -> None:
+        """To the agent and its workers at once, as when a machine ends."""
+        for pid in (self.agents[node].pid, *children(self.agents[node].pid)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def ended(self, node: str, seconds: float = PATIENCE_SECONDS) -> int:
+        """Exit code of a node's agent, once it has ended."""
+        try:
+            return self.agents[node].wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise TimeoutError(f"agent {node} does not end: {self.log_of(node)[-3000:]}") from None
+
+    def close(self) -> None:
+        """Kill what still runs."""
+        for node, agent in self.agents.items():
+            self.signal(node, signal.SIGKILL)
+            agent.wait()
+        for event in self.events():
+            # Workers whose agent was killed before they were known to be its children.
+            with suppress(OSError):
+                command = Path(f"/proc/{event['pid']}/cmdline").read_bytes()
+                if str(self.folder).encode() in command:
+                    os.kill(event["pid"], signal.SIGKILL)
+
+    def log_of(self, node: str) -> str:
+        """What a node's agent and workers printed."""
+        path = self.folder / f"{node}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    # --- what happened ---------------------------------------------------------------------
+
+    def events(self) -> list[dict[str, Any]]:
+        """What all workers told so far."""
+        path = self.folder / "events.jsonl"
+        if not path.exists():
+            return []
+        return [
+            json.loads(line) for line in path.read_text().splitlines(True) if line.endswith("\n")
+        ]
+
+    def trains(
+        self, nodes: Collection[str], *, after: float = 0.0, seconds: float = PATIENCE_SECONDS
+    ) -> float:
+        """When all of *nodes*, and nobody else, had done a step together."""
+
+        def probe() -> float | None:
+            first: dict[str, float] = {}
+            for event in self.events():
+                if (
+                    event["event"] == "step"
+                    and event["at"] > after
+                    and event["world"] == len(nodes)
+                ):
+                    first.setdefault(event["node"], event["at"])
+            return max(first.values()) if set(first) == set(nodes) else None
+
+        return self.wait(f"{sorted(nodes)} train", probe, seconds)
+
+    def wait(
+        self, what: str, probe: Callable[[], T | None], seconds: float = PATIENCE_SECONDS
+    ) -> T:
+        """The first answer of *probe* that is not None or False."""
+        until = time.perf_counter() + seconds
+        while True:
+            found = probe()
+            if found is not None and found is not False:
+                return found
+            if time.perf_counter() > until:
+                logs = "\n".join(f"--- {node}\n{self.log_of(node)[-2500:]}" for node in self.agents)
+                raise TimeoutError(f"{what}: not within {seconds:g} s\n{logs}")
+            time.sleep(0.02)
+
+    def restarts(self, *, after: float = 0.0) -> int:
+        """The most restarts that any agent has counted."""
+        return max((e["restarts"] for e in self.events() if e["at"] >= after), default=0)
+
+    def steps_in_order(self) -> list[int]:
+        """Steps as the first rank of each world did them."""
+        return [e["step"] for e in self.events() if e["event"] == "step" and e["rank"] == 0]
+
+
+def children(pid: int) -> list[int]:
+    """Direct children of a process."""
+    try:
+        return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def now() -> float:
+    """On the clock of the events: one for all processes of a machine."""
+    return time.perf_counter()
+
+
+def announce(
+    keys: Keys, *nodes: str, boot: str = "boot", word: str = "leaving", sequence: int = 1
+) -> None:
+    """What evacd does when a node leaves."""
+    for node in nodes:
+        found = log.snapshot(keys)
+        event = Depart(word, node, boot, sequence, order="order", seconds_left=30.0)
+        log.append(keys, found.at if found else 0, encode(event, mark=f"{node}-{sequence}"))
+
+
+def address(job: Job, scheme: str = "tcpstore") -> Address:
+    """Where a job's nodes meet."""
+    return Address(scheme, "127.0.0.1", job.port, f"evac/{job.run}")
+
+
+__all__ = ["Job", "address", "announce", "children", "now", "sys"]
