@@ -119,10 +119,11 @@ class Node:
             self.process = subprocess.Popen(
                 self.command(*flags), stdout=log, stderr=log, env=variables
             )
-        until("evacd listens", self._listens)
+        until("evacd listens", self.listens)
         return self
 
-    def _listens(self) -> bool:
+    def listens(self) -> bool:
+        """It answers; fails where its process has ended."""
         assert self.process
         assert self.process.poll() is None, self.log.read_text()
         try:

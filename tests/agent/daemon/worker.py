@@ -97,6 +97,10 @@ class Worker:
         self.slot.memory[PAGE : PAGE + 4096] = b"\xff" * 4096
         return {}
 
+    def state(self) -> dict[str, Any]:
+        """What the client knows of itself."""
+        return {"connection": self.client.connection, "refusals": self.client.refusals}
+
     def order(self) -> dict[str, Any]:
         """The running order, as this workload knows it."""
         order = self.client.order
