@@ -20,6 +20,8 @@ import os, sys
 given = [int(one) for one in sys.argv[1].split(",") if one]
 # First away from where they shall be.
 moved = [os.dup2(one, 10000 + at) for at, one in enumerate(given)]
+for one in given:
+    os.close(one)
 for at, one in enumerate(moved):
     os.dup2(one, 3 + at)
     os.close(one)
