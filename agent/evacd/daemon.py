@@ -289,9 +289,10 @@ class Daemon:
 
     async def _prove(self, evacuation: Evacuation, lane: str) -> None:
         """Until it has taken bytes: who waits for this node to be ready stages none before."""
-        while lane in self._proof.missing:
+        rates = evacuation.flush.rates
+        while not rates[lane].measured:
             await asyncio.sleep(_PROVE_SECONDS)
-            if lane in self._proof.missing and evacuation.flush.order is None:
+            if not rates[lane].measured and evacuation.flush.order is None:
                 await self._learn(evacuation, lane)
 
     async def _tidy(self, lane: str) -> None:
@@ -346,7 +347,7 @@ class Daemon:
 
     def _count(self, name: str, data: Mapping[str, Any]) -> None:
         self._metrics.happened(name, data)
-        self._proof.happened(name)
+        self._proof.happened(name, data)
 
     # --- what the board asks -------------------------------------------------------------
 

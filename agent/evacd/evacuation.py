@@ -12,10 +12,12 @@ from typing import Any
 
 import structlog
 
+from evac.store import is_durable
 from evacd.allowance import Complaints
 from evacd.clock import Clock
 from evacd.facts import Kept, Notice, Order, Outcome, Probe
 from evacd.flush import Flush
+from evacd.flush.running import Running
 from evacd.flush.save import Place, Saver
 from evacd.leaving import Leaving
 from evacd.order import (
@@ -276,6 +278,8 @@ class Evacuation:
             log.info(
                 "flush.finished",
                 unit=outcome.unit,
+                store=outcome.store,
+                kind=outcome.kind,
                 step=outcome.generation.step if outcome.generation else None,
                 nbytes=outcome.nbytes,
                 seconds=round(outcome.seconds, 3),
@@ -342,9 +346,21 @@ def _order_facts(order: Order, window: float) -> dict[str, Any]:
     }
 
 
+def _moving(one: Running, now: float) -> dict[str, Any]:
+    """What is under way on a lane."""
+    return {
+        "unit": one.step.unit,
+        "step": one.step.generation.step if one.step.generation else None,
+        "kind": one.step.kind,
+        "left_bytes": one.left,
+        "ends_in": one.ends(now) - now,
+    }
+
+
 def status_of(evacuation: Evacuation, *, now: float) -> dict[str, Any]:
     """What `evac status` shows of the order and the flush; JSON-able."""
     order = evacuation.flush.order
+    moving = {one.step.lane: _moving(one, now) for one in evacuation.flush.running}
     return {
         "order": None
         if order is None
@@ -363,7 +379,13 @@ def status_of(evacuation: Evacuation, *, now: float) -> dict[str, Any]:
             for unit, outcome in evacuation.flush.outcomes.items()
         ],
         "lanes": [
-            {"store": lane, "bytes_per_second": rate.bytes_per_second}
+            {
+                "store": lane,
+                "bytes_per_second": rate.bytes_per_second,
+                "measured": rate.measured,
+                "durable": is_durable(lane),
+                "moving": moving.get(lane),
+            }
             for lane, rate in evacuation.flush.rates.items()
         ],
     }

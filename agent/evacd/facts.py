@@ -164,7 +164,7 @@ class Unit:
         name: ``<owner>/<job>``; unique on the node.
         priority: Higher goes first.
         arrived: When its first rank registered; the earlier goes first among equals.
-        lane: The store's link that it would use.
+        lanes: URLs of the stores that it may go to, the most preferred one first.
         candidates: Newest first; empty where nothing is complete.
         turn_seconds: Callback mode: how long its own flush takes, at most; None if staged.
         empty_because: Why there is no candidate, for the report.
@@ -175,7 +175,7 @@ class Unit:
     name: str
     priority: int
     arrived: float
-    lane: str
+    lanes: tuple[str, ...]
     candidates: tuple[Candidate, ...] = ()
     turn_seconds: float | None = None
     empty_because: str = "nothing was staged"
@@ -226,6 +226,9 @@ class Plan:
     steps: tuple[Step, ...]
     given_up: tuple[GivenUp, ...] = ()
 
+
+# What was tried and failed, or was given up for something better: unit, generation, kind, lane.
+Try: TypeAlias = tuple[str, Generation | None, Kind, str]
 
 # --- flush and commit -------------------------------------------------------------------
 

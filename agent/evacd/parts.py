@@ -18,7 +18,7 @@ import aiohttp
 import psutil
 
 from evac.errors import ConfigError
-from evac.store import Owner, Store, open_store
+from evac.store import Owner, Store, is_durable, open_store
 from evac.wire import Cancel, Drain, Drill, Message
 from evacd.calm import Calm, tell
 from evacd.clock import Clock
@@ -32,7 +32,7 @@ from evacd.flush.save import Saver
 from evacd.kube import Client, in_cluster, node_name
 from evacd.leaving import Leaving
 from evacd.order import Machine
-from evacd.quiet import Trickle
+from evacd.quiet import Seen, Trickle
 from evacd.readiness import Readiness
 from evacd.rendezvous import Announcer
 from evacd.rendezvous.webhook import WebhookAnnouncer
@@ -84,7 +84,6 @@ def make_board(
         boot=boot,
         version=version("evac"),
         stores=config.store.targets,
-        lane=config.store.targets[0],
     )
     return Board(
         settings,
@@ -150,9 +149,9 @@ def make_evacuation(
             advise_again=config.notice.advise_again_seconds,
         ),
         board=board,
-        saver=Saver(config.store.targets, cache(_open_store), node=node),
+        saver=Saver(cache(_open_store), node=node),
         keep=config.store.keep,
-        lanes=config.store.targets[:1],
+        lanes=config.store.targets,
         assumed=config.plan.assumed_bytes_per_second,
         reserve=config.plan.commit_reserve_seconds,
         commit_seconds=_COMMIT_SECONDS,
@@ -213,22 +212,30 @@ def make_calm(
         beside=beside,
         over=lambda: None,
     )
+
+    def learned(lane: str, seen: Seen) -> None:
+        rate = flush.rates[lane]
+        tell = rate.at_least if seen.least else rate.observed
+        flush.rates[lane] = tell(seen.nbytes, seen.seconds)
+
     opened = cache(_open_store)
+    durable = [lane for lane in flush.rates if is_durable(lane)]
     trickles = {
         lane: Trickle(
-            lane,
+            durable,
             board,
             evacuation.way,
             open_store=opened,
-            saver=partial(Saver, config.store.targets, node=node),
-            cap=partial(_cap, config, evacuation, lane),
+            saver=partial(Saver, node=node),
+            cap=partial(_cap, config, evacuation),
+            learned=learned,
             interval=config.quiet.min_interval_seconds,
             keep=config.store.keep,
             quiet=lambda: flush.order is None and flush.settled.is_set() and not drills.running,
             clock=clock,
             told=told,
         )
-        for lane in flush.rates
+        for lane in durable[:1]
         if config.quiet.enabled
     }
     return Calm(readiness, drills, trickles)

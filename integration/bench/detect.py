@@ -113,7 +113,7 @@ class Aboard:
     def units(self) -> tuple[Unit, ...]:
         """See `OnBoard`, as the rest."""
         candidates = (Candidate(Generation(1, self.step), BODY),) if self.fresh else ()
-        return (Unit("bench/job", 0, 0.0, self._lane, candidates),)
+        return (Unit("bench/job", 0, 0.0, (self._lane,), candidates),)
 
     @contextmanager
     def hold(self, unit: str, generation: Generation) -> Iterator[tuple[Part, ...]]:
@@ -184,7 +184,7 @@ async def hanging(folder: Path) -> Mapping[str, float]:
     store, aboard = StampedStore(str(folder)), Aboard(lane)
     machine = Machine(lambda: f"bench-{aboard.step}")
     flush = Flush(
-        aboard, Saver([lane], lambda _url, _owner: store, node="bench"),
+        aboard, Saver(lambda _url, _owner: store, node="bench"),
         lanes=[lane], assumed=1e9, reserve=0.0, commit_seconds=0.0, clock=CLOCK,
         record=lambda _name, _data: None, ended=lambda _outcome: None, idle=lambda: None,
     )  # fmt: skip

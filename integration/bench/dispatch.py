@@ -140,7 +140,6 @@ def settings(folder: Path) -> BoardSettings:
         boot="",
         version="",
         stores=(),
-        lane="none",
         max_workloads=WORKLOADS,
         max_strangers=WORKLOADS,
     )

@@ -28,7 +28,7 @@ from statistics import mean
 from harness import Ratio, Variant, main
 
 from evac.generation import Generation
-from evacd.facts import Candidate, Confidence, Kept, Order, Unit
+from evacd.facts import Candidate, Confidence, Kept, Kind, Order, Unit
 from evacd.flush import Flush
 from evacd.flush.save import Saved, Unsaved
 from evacd.plan import in_order
@@ -43,6 +43,8 @@ WINDOWS = (10.0, 25.0, 30.0, 60.0, 120.0)
 RATES = (0.1e9, 0.4e9, 1.2e9, 3.0e9)
 # A link that varies has another rate every so many seconds.
 SEGMENT_SECONDS = 2.0
+# A store tells of so many parts of each body.
+PARTS = 40
 KINDS = ("steady", "varying", "drifting")
 
 
@@ -111,7 +113,7 @@ def mix(random: Random, kind: str) -> Mix:
                 name=f"user/job-{index}",
                 priority=random.choice((0, 0, 10, 50, 100)),
                 arrived=float(index),
-                lane=LANE,
+                lanes=(LANE,),
                 candidates=tuple(
                     Candidate(Generation(1, 100 - i), n) for i, n in enumerate((nbytes, *older))
                 ),
@@ -239,13 +241,28 @@ class Aboard:
         """See `OnBoard`."""
         raise AssertionError("there are no callback workloads here")
 
-    async def save(self, parts: Sequence[Part], *, order: str) -> Saved | Unsaved:
+    async def save(
+        self,
+        parts: Sequence[Part],
+        *,
+        lane: str,
+        order: str,
+        kind: Kind = "full",
+        progress: Callable[[int], None] | None = None,
+    ) -> Saved | Unsaved:
         """See `Saves`."""
         name, generation = self._held
         candidates = self._units[name].candidates
         nbytes = next(c.nbytes for c in candidates if c.generation == generation)
-        now = asyncio.get_running_loop().time()
-        await asyncio.sleep(self._link.ends(now, nbytes) - now)
+        assert progress is not None
+        began = now = asyncio.get_running_loop().time()
+        told = 0
+        for part in range(1, PARTS + 1):
+            moved = nbytes * part // PARTS
+            ends = self._link.ends(began, moved)
+            await asyncio.sleep(ends - now)
+            progress(moved - told)
+            now, told = ends, moved
         return Saved(LANE, nbytes, whole=True, place=None)
 
 

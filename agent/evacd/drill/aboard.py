@@ -1,11 +1,11 @@
 """The workloads and the stores as a drill sees them: each unit goes once, and no turn is given."""
 
 from asyncio import sleep
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 
 from evac.generation import Generation
-from evacd.facts import Unit
+from evacd.facts import Kind, Unit
 from evacd.flush.save import Saved, Unsaved
 from evacd.quiet import GiveWay
 from evacd.workloads import Part, TurnResult
@@ -47,6 +47,14 @@ class Rehearsal:
         await sleep(promised or 0.0)
         return TurnResult(ok=True, nbytes=0, reason="")
 
-    async def save(self, parts: Sequence[Part], *, order: str) -> Saved | Unsaved:
+    async def save(
+        self,
+        parts: Sequence[Part],
+        *,
+        lane: str,
+        order: str,
+        kind: Kind = "full",
+        progress: Callable[[int], None] | None = None,
+    ) -> Saved | Unsaved:
         """See `Saves`."""
-        return await self._way.rehearse(parts, order=order)
+        return await self._way.rehearse(parts, lane=lane, order=order, kind=kind, progress=progress)

@@ -1,29 +1,36 @@
 """Carries out the plan: one driver per lane, strictly in order, planned anew before each step.
 
-A driver asks the planner for the whole lane and takes its first step only. So a rate that
-turned out otherwise, a deadline that was shortened, a workload that died or came and a newer
-generation are all answered by the same line of code: plan again.
+A driver asks the planner for all lanes and takes its own first step only. So a rate that
+turned out otherwise, a deadline that was shortened, a workload that died or came, a store that
+refused and a newer generation are all answered by the same line of code: plan again.
 
-A deadline decides what is planned; it never stops what is moving. Past it the drivers go on
-in overtime until nothing is left or the machine is gone.
+A deadline decides what is planned. What moves is stopped by it only before it has passed, and only
+where that saves more (`evacd.plan.again`); past it the drivers go on in overtime until nothing is
+left or the machine is gone.
 """
 
 import asyncio
 from asyncio import TaskGroup, wait
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, replace
-from typing import Any, Protocol, TypeAlias
+from typing import Any
 
 from evac.errors import GenerationError
 from evac.generation import Generation
+from evac.store import is_durable
 from evacd.clock import Clock
-from evacd.facts import Candidate, Kept, Lost, Order, Outcome, Plan, Step, Unit
+from evacd.facts import Kept, Lost, Order, Outcome, Plan, Step, Try, Unit
+from evacd.flush.running import Running
 from evacd.flush.save import Place, Saved, Unsaved
+from evacd.flush.seams import OnBoard, Saves
+from evacd.flush.story import Story
+from evacd.flush.wants import Wants
 from evacd.plan import schedule
+from evacd.plan.again import gives_way
 from evacd.plan.rate import Rate
 from evacd.plan.risk import is_safe
-from evacd.workloads import Part, TurnResult
+
+__all__ = ["Flush", "OnBoard", "Saves"]
 
 # An orphan's flush has no notice behind it, so it has all the time that a plan may need.
 _NO_HURRY_SECONDS = 24 * 3600.0
@@ -31,38 +38,10 @@ _NO_HURRY_SECONDS = 24 * 3600.0
 # How long a callback workload's answer is waited for, its lane long at work on others.
 _PATIENCE_SECONDS = 3600.0
 
-# What a person would call the same step: who, what, and whether in time.
-_Gist: TypeAlias = tuple[str, Generation | None, bool]
-
-
-class OnBoard(Protocol):
-    """What the flush needs of the workloads; `evacd.workloads.Board` has it."""
-
-    def units(self) -> tuple[Unit, ...]:
-        """Who could be saved, and what of them."""
-        ...
-
-    def hold(self, unit: str, generation: Generation) -> AbstractContextManager[tuple[Part, ...]]:
-        """Pin a generation's slots for as long as the context is open."""
-        ...
-
-    def mark_durable(self, unit: str, generation: Generation) -> None:
-        """The generation is whole in a durable store."""
-        ...
-
-    async def turn(
-        self, unit: str, *, seconds: float, order: str, patience: float | None = None
-    ) -> TurnResult:
-        """Let a callback workload flush itself; an answer counts for *patience* seconds."""
-        ...
-
-
-class Saves(Protocol):
-    """What puts parts into a store; `evacd.flush.save.Saver` does."""
-
-    async def save(self, parts: Sequence[Part], *, order: str) -> Saved | Unsaved:
-        """Write and commit all *parts*; returns why not where no store took them."""
-        ...
+# How often a step that runs is looked at: its rate, and whether it still can end in time.
+_LOOK_SECONDS = 0.25
+# How long a step that was stopped may take to end before its lane goes on.
+_LET_GO_SECONDS = 1.0
 
 
 class Flush:
@@ -98,29 +77,36 @@ class Flush:
         self._commit_seconds = commit_seconds
         self._clock = clock
         self._record = record
-        self._ended = ended
+        self._story = Story(record, ended)
+        # What became of each unit, as far as is known.
+        self.outcomes: dict[str, Outcome] = self._story.outcomes
         self._idle = idle
         self.rates: dict[str, Rate] = {lane: Rate(assumed) for lane in lanes}
         self.order: Order | None = None
-        self.outcomes: dict[str, Outcome] = {}
+        # Where a generation was completed, and older ones may be too many now.
+        self.crowded: set[Place] = set()
         self._orphans: set[str] = set()
         # Of orphans that have one: a workload that leaves has not the node's time.
         self._own: dict[str, float] = {}
-        # Where a generation was completed, and older ones may be too many now.
-        self.crowded: set[Place] = set()
-        self._tried: set[tuple[str, Generation | None]] = set()
-        self._busy: set[str] = set()
-        self._told: tuple[Order | None, list[str], list[_Gist]] = (None, [], [])
+        self._tried: set[Try] = set()
+        self._stopped: set[Try] = set()
+        self._running: dict[str, Running] = {}
         self._wakes: dict[str, asyncio.Event] = {lane: asyncio.Event() for lane in self.rates}
         self.settled = asyncio.Event()
+
+    @property
+    def running(self) -> tuple[Running, ...]:
+        """What moves now, one step per lane at most."""
+        return tuple(self._running.values())
 
     # --- what may happen -----------------------------------------------------------------
 
     def evacuate(self, order: Order) -> None:
         """Save all that is on board by the order's deadline; again when it is amended."""
         if self.order is None or self.order.id != order.id:
-            self.outcomes.clear()
+            self._story.begin()
             self._tried.clear()
+            self._stopped.clear()
             now = self._clock.monotonic()
             self._own = {unit: own for unit, own in self._own.items() if own > now}
         self.order = order
@@ -143,8 +129,8 @@ class Flush:
         if self.order is None:
             # What came of an earlier death says nothing of this one: neither that it is safe,
             # nor that the store would refuse it again.
-            self.outcomes.pop(unit, None)
-            self._tried = {(name, tried) for name, tried in self._tried if name != unit}
+            self._story.forget(unit)
+            self._tried = {one for one in self._tried if one[0] != unit}
         self._orphans.add(unit)
         if deadline is not None:
             self._own[unit] = deadline
@@ -160,116 +146,100 @@ class Flush:
 
     async def drive(self, lane: str) -> None:
         """Work on one lane for ever; ends only by cancellation."""
-        async with TaskGroup() as turns:
+        async with TaskGroup() as tasks:
             while True:
                 self._wakes[lane].clear()
-                step = self._next(lane)
+                step, over = self._next(lane)
                 if step is None:
-                    if not self._busy:
+                    if over:
                         self.settled.set()
                         self._idle()
                     await self._wakes[lane].wait()
                     continue
-                self._busy.add(step.unit)
+                now = self._clock.monotonic()
+                running = self._running[lane] = Running(
+                    step, self.rates[lane], commit_seconds=self._commit_seconds, now=now
+                )
                 try:
-                    await self._carry_out(step, turns)
+                    await self._carry_out(running, tasks)
                 finally:
-                    self._busy.discard(step.unit)
+                    del self._running[lane]
+                    # What ended here may be for another lane to go on with.
+                    for other, event in self._wakes.items():
+                        if other != lane:
+                            event.set()
 
     def plan(self) -> Plan:
-        """What would be done from now on.
-
-        Whoever has nothing safe yet comes first, whatever its priority: a job that goes on
-        training would else send one generation after the other while others wait.
-        """
-        unsafe = self._schedule(self._unsafe())
-        if unsafe.steps or self.order is None:
-            return unsafe
-        newer = self._schedule(self._newer())
-        # A second generation is worth the window's rest, but no overtime.
-        in_time = tuple(step for step in newer.steps if not step.overtime)
-        return Plan(in_time, unsafe.given_up)
-
-    def _schedule(self, units: Sequence[Unit]) -> Plan:
+        """What would be done from now on, beginning with what moves."""
         now = self._clock.monotonic()
+        wants, free = self._wants(), self._free(now)
+        moving = tuple(self._step_now(one, now) for one in self._running.values())
+        unsafe = self._schedule(wants.unsafe(), free, now)
+        steps = unsafe.steps
+        for units, overtime in (
+            (wants.unfinished(), not any(step.overtime for step in steps)),
+            # A second generation is worth the window's rest, but no overtime.
+            (wants.newer(), False),
+            (wants.held(), False),
+        ):
+            planned = {step.unit for step in steps}
+            behind = free | {step.lane: step.ends for step in steps}
+            more = self._schedule((u for u in units if u.name not in planned), behind, now)
+            steps += tuple(step for step in more.steps if overtime or not step.overtime)
+        return Plan((*moving, *steps), unsafe.given_up)
+
+    def _schedule(self, units: Iterable[Unit], free: Mapping[str, float], now: float) -> Plan:
         order = self.order
+        moving = {one.step.unit for one in self._running.values()}
         return schedule(
-            units,
+            [unit for unit in units if unit.name not in moving],
             deadline=order.deadline if order else now + _NO_HURRY_SECONDS,
-            rates={lane: rate.bytes_per_second for lane, rate in self.rates.items()},
+            rates=self._rates_now(now),
             reserve=self._reserve,
             commit_seconds=self._commit_seconds,
             now=now,
+            free=free,
+            tried=self._tried,
         )
 
-    def _unsafe(self) -> list[Unit]:
-        """Who has nothing safe yet, with the candidates that were not tried."""
-        units = []
-        for unit in self._on_board.units():
-            unit = replace(unit, deadline=self._own.get(unit.name))
-            if self.order is None and unit.name not in self._orphans:
-                continue
-            # What was kept under an order that is over says nothing of what died since.
-            kept = self.order is not None and isinstance(self.outcomes.get(unit.name), Kept)
-            if kept or is_safe(unit):
-                continue
-            if unit.turn_seconds is not None:
-                if self.order is not None and (unit.name, None) not in self._tried:
-                    units.append(unit)
-                continue
-            fresh = self._fresh(unit)
-            if fresh or not unit.candidates:
-                units.append(replace(unit, candidates=fresh))
-        return units
+    def _wants(self) -> Wants:
+        return Wants(
+            tuple(
+                replace(
+                    unit,
+                    deadline=self._own.get(unit.name),
+                    lanes=tuple(lane for lane in unit.lanes if lane in self.rates),
+                )
+                for unit in self._on_board.units()
+            ),
+            self.order is not None,
+            self._orphans,
+            self.outcomes,
+            self._tried,
+            self._story.failures,
+        )
 
-    def _newer(self) -> list[Unit]:
-        """Who is safe, and has staged a newer generation since."""
-        units = []
-        for unit in self._on_board.units():
-            kept = self.outcomes.get(unit.name)
-            if isinstance(kept, Kept) and kept.generation is not None:
-                # Older ones are candidates still where other nodes' ranks are missing.
-                newer = [c for c in self._fresh(unit) if c.generation > kept.generation]
-                if newer:
-                    units.append(replace(unit, candidates=tuple(newer)))
-        return units
+    def _rates_now(self, now: float) -> dict[str, float]:
+        """What each lane does, by what moves there where something does."""
+        rates = self.rates | {lane: one.rate(now) for lane, one in self._running.items()}
+        return {lane: rate.bytes_per_second for lane, rate in rates.items()}
 
-    def _fresh(self, unit: Unit) -> tuple[Candidate, ...]:
-        return tuple(c for c in unit.candidates if (unit.name, c.generation) not in self._tried)
+    def _free(self, now: float) -> dict[str, float]:
+        return {lane: one.ends(now) for lane, one in self._running.items()}
 
-    def _next(self, lane: str) -> Step | None:
+    def _step_now(self, one: Running, now: float) -> Step:
+        ends = one.ends(now)
+        limit = self.order.deadline - self._reserve if self.order else ends
+        return replace(one.step, nbytes=one.left, starts=now, ends=ends, overtime=ends > limit)
+
+    def _next(self, lane: str) -> tuple[Step | None, bool]:
+        """What is to be done on *lane* now, and whether nothing is left to do on any."""
         plan = self.plan()
-        self._tell(plan)
-        steps = (s for s in plan.steps if s.lane == lane and s.unit not in self._busy)
-        return next(steps, None)
-
-    def _tell(self, plan: Plan) -> None:
-        """Record a plan that says something new, what it gives up, and who needs none."""
         self._spare()
-        if self.order is None:
-            self._give_up(plan, self._own)
-            return
-        steps = [(step.unit, step.generation, step.overtime) for step in plan.steps]
-        given_up = [given.unit for given in plan.given_up]
-        if (self.order, given_up) == self._told[:2] and _remains_of(steps, self._told[2]):
-            return
-        self._told = (self.order, given_up, steps)
-        now = self._clock.monotonic()
-        self._record(
-            "plan.made",
-            {
-                "steps": [_told_step(step, now) for step in plan.steps],
-                "given_up": [asdict(given) for given in plan.given_up],
-            },
-        )
-        self._give_up(plan, {given.unit for given in plan.given_up})
-
-    def _give_up(self, plan: Plan, among: Collection[str]) -> None:
-        """Who has nothing left to try, not even in overtime, is lost."""
-        tried_late = {step.unit for step in plan.steps if step.overtime}
-        for given in plan.given_up:
-            if given.unit in among and given.unit not in tried_late | self.outcomes.keys():
-                self._end(Lost(given.unit, given.reason))
+        self._story.plan(plan, self.order, own=self._own, now=self._clock.monotonic())
+        moving = {one.step.unit for one in self._running.values()}
+        here = (step for step in plan.steps if step.lane == lane and step.unit not in moving)
+        return next(here, None), not plan.steps
 
     def _spare(self) -> None:
         """Whose newest generation is durable already is kept, and no byte of it moves."""
@@ -280,62 +250,124 @@ class Flush:
                 nothing = {"unit": unit.name, "nbytes": 0, "seconds": 0.0}
                 told = asdict(unit.durable) if unit.durable else None
                 self._record("flush.finished", {**nothing, "generation": told})
-                self._end(Kept(unit.name, unit.durable, 0, 0.0, store=unit.lane))
+                store = next((lane for lane in unit.lanes if is_durable(lane)), "")
+                self._keep(Kept(unit.name, unit.durable, 0, 0.0, store=store))
 
     # --- one step ------------------------------------------------------------------------
 
-    async def _carry_out(self, step: Step, turns: TaskGroup) -> None:
-        self._tried.add((step.unit, step.generation))
+    async def _carry_out(self, running: Running, tasks: TaskGroup) -> None:
+        step = running.step
+        self._tried.add((step.unit, step.generation, step.kind, step.lane))
         if step.generation is None:
-            await self._give_turn(step, turns)
-        else:
-            await self._save(step, step.generation)
+            self._tried.add((step.unit, None, "full", ""))
+            await self._give_turn(step, tasks)
+            return
+        facts = {"unit": step.unit, "generation": asdict(step.generation), "lane": step.lane}
+        told = {**facts, "nbytes": step.nbytes, "kind": step.kind}
+        self._record("flush.started", {**told, "priority": self._priority(step.unit)})
+        saving = tasks.create_task(self._save(running, step.generation))
+        while not (await wait([saving], timeout=_LOOK_SECONDS))[0]:
+            now = self._clock.monotonic()
+            running.look(now)
+            if self._stops(running, now):
+                self._stopped.add((step.unit, step.generation, step.kind, step.lane))
+                # Threads end with the part that they are at; nobody waits long for that.
+                saving.cancel()
+                await wait([saving], timeout=_LET_GO_SECONDS)
+                break
+        if not saving.done() or saving.cancelled():
+            # It may fit again: what was stopped once is not stopped once more.
+            self._tried.discard((step.unit, step.generation, step.kind, step.lane))
+            self.rates[step.lane] = running.rate(self._clock.monotonic())
+            self._record("flush.stopped", {**facts, "nbytes": running.moved})
+            return
+        self._take(running, saving.result())
 
-    async def _save(self, step: Step, generation: Generation) -> None:
-        told = {"unit": step.unit, "generation": asdict(generation), "nbytes": step.nbytes}
-        priority = self._priority(step.unit)
-        self._record("flush.started", {**told, "lane": step.lane, "priority": priority})
-        began = self._clock.monotonic()
+    async def _save(self, running: Running, generation: Generation) -> Saved | Unsaved | None:
+        """None where its workload left between plan and step, and took its slots with it."""
+        step = running.step
         try:
             with self._on_board.hold(step.unit, generation) as parts:
-                saved = await self._saver.save(parts, order=self.order.id if self.order else "")
+                return await self._saver.save(
+                    parts,
+                    lane=step.lane,
+                    order=self.order.id if self.order else "",
+                    kind=step.kind,
+                    progress=running.progress,
+                )
         except GenerationError as error:
-            # Between plan and step the workload left, and took its slots with it.
-            self._end(Lost(step.unit, error.reason))
+            self._tried |= {(step.unit, generation, step.kind, lane) for lane in self.rates}
+            self._story.failed(step, error.reason)
+            return None
+
+    def _take(self, running: Running, saved: Saved | Unsaved | None) -> None:
+        """What came of a step that ran to its end."""
+        step, now = running.step, self._clock.monotonic()
+        if saved is None or step.generation is None:
             return
-        took = self._clock.monotonic() - began
+        self.rates[step.lane] = running.ended(now)
         if isinstance(saved, Unsaved):
             if saved.for_good:
                 self._give_up_as_large(step)
-            self._end(Lost(step.unit, saved.reason))
+            self._story.failed(step, saved.reason)
             return
-        if saved.store in self.rates and took > 0:
-            # A plan adds the commit to the bytes' time; where it took less, half is a guess.
-            moving = max(took - self._commit_seconds, took / 2)
-            self.rates[saved.store] = self.rates[saved.store].observed(saved.nbytes, moving)
-        self._record("flush.finished", {**told, "nbytes": saved.nbytes, "seconds": took})
-        self._record(
-            "commit.finished",
-            {"unit": step.unit, "generation": asdict(generation), "store": saved.store,
-             "durable": saved.whole, "nbytes": saved.nbytes, "seconds": took},
-        )  # fmt: skip
-        self._orphans.discard(step.unit)
-        if saved.whole:
-            self._on_board.mark_durable(step.unit, generation)
+        took = now - running.began
+        durable = saved.whole and step.kind != "weights" and is_durable(saved.store)
+        told = {
+            "unit": step.unit,
+            "generation": asdict(step.generation),
+            "nbytes": saved.nbytes,
+            "seconds": took,
+            "kind": step.kind,
+        }
+        self._record("flush.finished", told)
+        self._record("commit.finished", {**told, "store": saved.store, "durable": durable})
+        if durable:
+            self._on_board.mark_durable(step.unit, step.generation)
             if saved.place is not None:
                 self.crowded.add(saved.place)
-        kept = Kept(step.unit, generation, saved.nbytes, took, saved.whole, saved.store)
-        self._end(kept)
+        kept = Kept(step.unit, step.generation, saved.nbytes, took, durable, saved.store, step.kind)
+        before = self.outcomes.get(step.unit)
+        if step.kind == "held" and isinstance(before, Kept):
+            # The rest of what is kept already.
+            nbytes, took = before.nbytes + saved.nbytes, before.seconds + took
+            kept = replace(kept, kind="full", nbytes=nbytes, seconds=took)
+        self._keep(kept)
+
+    def _keep(self, kept: Kept) -> None:
+        self._orphans.discard(kept.unit)
+        self._own.pop(kept.unit, None)
+        self._story.end(kept)
+
+    def _stops(self, running: Running, now: float) -> bool:
+        """Whether more is saved if what runs is stopped for it."""
+        order, one = self.order, running.underway(now)
+        if order is None or one.attempt in self._stopped:
+            return False
+        others = {other.step.unit for lane, other in self._running.items() if lane != one.step.lane}
+        return gives_way(
+            one,
+            [unit for unit in self._wants().unsafe() if unit.name not in others],
+            deadline=order.deadline,
+            rates=self._rates_now(now),
+            reserve=self._reserve,
+            commit_seconds=self._commit_seconds,
+            now=now,
+            free=self._free(now),
+            tried=self._tried,
+        )
 
     def _give_up_as_large(self, step: Step) -> None:
         """A store that refuses so many bytes refuses what is no smaller, too."""
         for unit in self._on_board.units():
             if unit.name == step.unit:
                 self._tried |= {
-                    (unit.name, c.generation) for c in unit.candidates if c.nbytes >= step.nbytes
+                    (unit.name, one.generation, one.kind, step.lane)
+                    for one in unit.candidates
+                    if one.left_on(step.lane) >= step.nbytes
                 }
 
-    async def _give_turn(self, step: Step, turns: TaskGroup) -> None:
+    async def _give_turn(self, step: Step, tasks: TaskGroup) -> None:
         order = self.order
         if order is None:
             return
@@ -347,11 +379,11 @@ class Flush:
         priority = self._priority(step.unit)
         given = {"unit": step.unit, "seconds": seconds, "priority": priority}
         self._record("turn.given", given)
-        turn = turns.create_task(self._take_turn(step.unit, order, seconds))
+        turn = tasks.create_task(self._take_turn(step.unit, order, seconds))
         done, _ = await wait([turn], timeout=seconds)
         if not done:
             # The lane goes on; what the workload still manages in overtime counts.
-            self._end(Lost(step.unit, f"no answer within {seconds:.1f} s"))
+            self._story.end(Lost(step.unit, f"no answer within {seconds:.1f} s"))
 
     async def _take_turn(self, unit: str, order: Order, seconds: float) -> None:
         began = self._clock.monotonic()
@@ -362,43 +394,12 @@ class Flush:
             return
         took = self._clock.monotonic() - began
         self._record("turn.finished", {"unit": unit, "seconds": took, **asdict(result)})
-        self._end(Kept(unit, None, result.nbytes, took) if result.ok else Lost(unit, result.reason))
+        if result.ok:
+            self._keep(Kept(unit, None, result.nbytes, took))
+        else:
+            self._story.end(Lost(unit, result.reason))
         if self.settled.is_set():
             self._idle()
 
     def _priority(self, name: str) -> int:
         return next((u.priority for u in self._on_board.units() if u.name == name), 0)
-
-    def _end(self, outcome: Outcome) -> None:
-        """Write down what became of a unit.
-
-        Who was kept stays kept, and of several failures the first is told: it was the
-        newest generation's.
-        """
-        before = self.outcomes.get(outcome.unit)
-        if isinstance(outcome, Lost):
-            self._record("flush.lost", {"unit": outcome.unit, "reason": outcome.reason})
-            if before is not None:
-                return
-        else:
-            self._own.pop(outcome.unit, None)
-        self.outcomes[outcome.unit] = outcome
-        self._ended(outcome)
-
-
-def _remains_of(now: Sequence[_Gist], before: Sequence[_Gist]) -> bool:
-    """Whether *now* is *before* with what was done left out, and so says nothing new."""
-    rest = iter(before)
-    return all(step in rest for step in now)
-
-
-def _told_step(step: Step, now: float) -> dict[str, Any]:
-    return {
-        "unit": step.unit,
-        "lane": step.lane,
-        "generation": asdict(step.generation) if step.generation else None,
-        "nbytes": step.nbytes,
-        "starts_in": step.starts - now,
-        "ends_in": step.ends - now,
-        "overtime": step.overtime,
-    }

@@ -1,36 +1,43 @@
 """Whether bytes have been seen to get out of this machine since the start. Pure: for readiness."""
 
 from collections.abc import Iterable, Mapping
+from typing import Any
+
+from evac.store import is_durable
 
 _WRITTEN = frozenset({"commit.finished", "trickle.finished"})
 
 
 class Proof:
-    """Begins with none; a lane whose store has once taken bytes counts as one that works."""
+    """Begins with none; one durable store that has once taken bytes is enough.
+
+    Who is saved goes to whichever works. Memory of a peer proves nothing: it is no safe place.
+    """
 
     def __init__(self, lanes: Iterable[str]) -> None:
-        self._missing = dict.fromkeys(lanes, "nothing was written there yet")
+        self._why = dict.fromkeys(lanes, "nothing was written there yet")
+        self._proven = False
 
     @property
     def missing(self) -> Mapping[str, str]:
-        """What is not proven to work, and why."""
-        return dict(self._missing)
+        """What is not proven to work, and why; nothing as soon as there is a place to save to."""
+        if self._proven:
+            return {}
+        return {lane: why for lane, why in self._why.items() if is_durable(lane)}
 
     def worked(self, lane: str) -> None:
         """It took bytes."""
-        self._missing.pop(lane, None)
+        self._why.pop(lane, None)
+        self._proven = self._proven or is_durable(lane)
 
     def failed(self, lane: str, reason: str) -> bool:
         """It took none; returns whether that is news. It is none where it once did."""
-        if self._missing.get(lane, reason) == reason:
+        if self._why.get(lane, reason) == reason:
             return False
-        self._missing[lane] = reason
+        self._why[lane] = reason
         return True
 
-    def happened(self, name: str) -> None:
-        """An event of the path, as the report has it; most prove nothing.
-
-        What another store takes in a lane's stead is as safe there.
-        """
+    def happened(self, name: str, data: Mapping[str, Any]) -> None:
+        """An event of the path, as the report has it; most prove nothing."""
         if name in _WRITTEN:
-            self._missing.clear()
+            self.worked(data["store"])

@@ -13,6 +13,7 @@ from evac.commit import finish, put_body, put_manifest, retain
 from evac.errors import EvacError, StoreRejected
 from evac.manifest import Manifest
 from evac.store import Owner, Store
+from evacd.facts import Kind
 from evacd.workloads import Part
 
 
@@ -43,11 +44,11 @@ class Saved:
 
 @dataclass(frozen=True)
 class Unsaved:
-    """No store took it.
+    """The store did not take it.
 
     Attributes:
-        reason: What each of them said.
-        for_good: All of them refused in a way that another try does not help.
+        reason: What it said.
+        for_good: It refused in a way that another try does not help.
     """
 
     reason: str
@@ -55,42 +56,41 @@ class Unsaved:
 
 
 class Saver:
-    """Knows the stores, in order of preference; the first that takes the bytes is it."""
+    """Knows how to write and commit; where to, the plan says."""
 
-    def __init__(
-        self,
-        targets: Sequence[str],
-        open_store: Callable[[str, Owner], Store],
-        *,
-        node: str,
-    ) -> None:
+    def __init__(self, open_store: Callable[[str, Owner], Store], *, node: str) -> None:
         """Open nothing yet.
 
         Args:
             open_store: Gives the store behind a URL, whose files will be the owner's.
             node: Name that goes into the manifests.
         """
-        self._targets = tuple(targets)
         self._open_store = open_store
         self._node = node
 
-    async def save(self, parts: Sequence[Part], *, order: str) -> Saved | Unsaved:
-        """Write all *parts* and commit them; returns why not where no store took them."""
-        reasons: list[str] = []
-        for_good = True
-        for url in self._targets:
-            try:
-                whole = await self._save_in(url, parts, order)
-            except* EvacError as group:
-                error = _first(group)
-                reasons.append(str(error))
-                for_good &= isinstance(error, StoreRejected)
-            else:
-                nbytes = sum(part.data.nbytes for part in parts)
-                first = next((part for part in parts if part.rank == 0), None)
-                place = Place(url, first.prefix, first.owner) if first else None
-                return Saved(url, nbytes, whole, place)
-        return Unsaved("; ".join(reasons) or "no store is configured", for_good)
+    async def save(
+        self,
+        parts: Sequence[Part],
+        *,
+        lane: str,
+        order: str,
+        kind: Kind = "full",
+        progress: Callable[[int], None] | None = None,
+    ) -> Saved | Unsaved:
+        """See `Saves`."""
+        if kind != "full":
+            return Unsaved(f"there are no {kind} apart from the rest", for_good=True)
+        try:
+            whole = await self._save_in(lane, parts, order, progress)
+        except* EvacError as group:
+            error = _first(group)
+            refused = Unsaved(str(error), isinstance(error, StoreRejected))
+        else:
+            nbytes = sum(part.data.nbytes for part in parts)
+            first = next((part for part in parts if part.rank == 0), None)
+            place = Place(lane, first.prefix, first.owner) if first else None
+            return Saved(lane, nbytes, whole, place)
+        return refused
 
     async def thin_out(self, place: Place, *, keep: int) -> str:
         """Delete what is older than the newest *keep* generations; why not, or ""."""
@@ -100,7 +100,13 @@ class Saver:
             return str(error)
         return ""
 
-    async def _save_in(self, url: str, parts: Sequence[Part], order: str) -> bool:
+    async def _save_in(
+        self,
+        url: str,
+        parts: Sequence[Part],
+        order: str,
+        progress: Callable[[int], None] | None,
+    ) -> bool:
         manifests = []
         for part in parts:
             store = self._open_store(url, part.owner)
@@ -109,7 +115,13 @@ class Saver:
                 sums = tasks.create_task(part.checksums())
                 tasks.create_task(
                     put_body(
-                        store, part.prefix, part.generation, part.body, part.data, rank=part.rank
+                        store,
+                        part.prefix,
+                        part.generation,
+                        part.body,
+                        part.data,
+                        rank=part.rank,
+                        progress=progress,
                     )
                 )
             manifests.append((store, part, self._manifest(part, sums, order)))

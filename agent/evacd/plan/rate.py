@@ -40,6 +40,11 @@ class Rate:
         if not (self.bytes_per_second > 0 and math.isfinite(self.bytes_per_second)):
             raise ValueError(f"the rate is {self.bytes_per_second}, expected one above 0")
 
+    def at_least(self, nbytes: int, seconds: float) -> "Rate":
+        """The rate after a transfer that was held back: it may be more than that, but no less."""
+        seen = self.observed(nbytes, seconds)
+        return seen if seen.bytes_per_second > self.bytes_per_second else self
+
     def observed(self, nbytes: int, seconds: float) -> "Rate":
         """The rate after a transfer: the first counts whole, later ones by the time they took.
 

@@ -23,6 +23,7 @@ class UnitRisk:
         at_risk_steps: Steps from the newest durable generation to the newest; None before the
             first durable one.
         saved: What the plan would write in time; None where that is nothing.
+        weights_only: Of that generation the weights alone.
         margin_seconds: From the planned end of its step to the end of the window less the
             commit reserve: negative is what is short. None where no step is needed or possible.
         lost: Nothing of it would be saved in time, and what it has is not durable already.
@@ -35,6 +36,7 @@ class UnitRisk:
     at_risk_bytes: int
     at_risk_steps: int | None
     saved: Generation | None
+    weights_only: bool
     margin_seconds: float | None
     lost: bool
     reason: str
@@ -109,6 +111,12 @@ def is_safe(unit: Unit) -> bool:
     return unit.turn_seconds is None and not unit.candidates and unit.durable is not None
 
 
+def bytes_of(unit: Unit) -> int:
+    """Of the newest generation of it, those that no durable store holds."""
+    newest = next((one for one in unit.candidates if one.kind == "full"), None)
+    return newest.nbytes + newest.held_nbytes if newest is not None else 0
+
+
 def newest_of(unit: Unit) -> Generation | None:
     """The newest generation of it that anybody could save, or that is durable."""
     return unit.candidates[0].generation if unit.candidates else unit.durable
@@ -121,9 +129,10 @@ def _judge(unit: Unit, step: Step | None, given_up: GivenUp | None, limit: float
         unit=unit.name,
         newest=newest,
         durable=unit.durable,
-        at_risk_bytes=unit.candidates[0].nbytes if unit.candidates else 0,
+        at_risk_bytes=bytes_of(unit),
         at_risk_steps=steps_between(unit.durable, newest),
         saved=step.generation if step is not None and in_time else None,
+        weights_only=step is not None and in_time and step.kind == "weights",
         margin_seconds=limit - step.ends if step is not None else None,
         lost=not (in_time or is_safe(unit)),
         reason=given_up.reason if given_up is not None else "",

@@ -11,7 +11,8 @@ done. `Ages` says how old what is safe has become.
 """
 
 from evacd.quiet.ages import Ages
+from evacd.quiet.slow import Seen
 from evacd.quiet.trickle import Trickle
 from evacd.quiet.way import GiveWay, Moving
 
-__all__ = ["Ages", "GiveWay", "Moving", "Trickle"]
+__all__ = ["Ages", "GiveWay", "Moving", "Seen", "Trickle"]

@@ -5,12 +5,12 @@ as under an order: a job that stages all the time would keep everybody else from
 Who has waited longest goes first, among them who has nothing durable yet.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from evac.generation import Generation
-from evacd.facts import Unit
+from evacd.facts import Candidate, Unit
 from evacd.plan import in_order
 
 
@@ -36,7 +36,7 @@ Choice: TypeAlias = Due | NotBefore | None
 def choose(
     units: Iterable[Unit],
     *,
-    lane: str,
+    lanes: Set[str],
     began: Mapping[str, float],
     interval: float,
     now: float,
@@ -47,13 +47,14 @@ def choose(
     It is the newest that is complete on all ranks here and newer than what is durable.
 
     Args:
+        lanes: On which it may go.
         began: When the last one of each unit began; monotonic seconds, as *now*.
         interval: Seconds from one beginning to the next, of one unit.
         but: Units that are being saved otherwise.
     """
     waiting = [
         unit for unit in in_order(units)
-        if unit.lane == lane and unit.candidates and unit.name not in but
+        if _newest(unit) and unit.name not in but and not lanes.isdisjoint(unit.lanes)
     ]  # fmt: skip
     if not waiting:
         return None
@@ -62,8 +63,14 @@ def choose(
         return NotBefore(min(_at(unit, began, interval) for unit in waiting))
     # Stable: among equals the order of `in_order` stands.
     first = min(ready, key=lambda unit: (_at(unit, began, interval), unit.durable is not None))
-    newest = first.candidates[0]
-    return Due(first.name, newest.generation, newest.nbytes)
+    newest = _newest(first)
+    assert newest is not None
+    return Due(first.name, newest.generation, newest.nbytes + newest.held_nbytes)
+
+
+def _newest(unit: Unit) -> Candidate | None:
+    """Quiet time has time for the whole of it."""
+    return next((one for one in unit.candidates if one.kind == "full"), None)
 
 
 def _at(unit: Unit, began: Mapping[str, float], interval: float) -> float:

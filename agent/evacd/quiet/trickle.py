@@ -2,7 +2,7 @@
 
 import asyncio
 from asyncio import TaskGroup, wait
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any, NoReturn, Protocol
@@ -16,7 +16,7 @@ from evacd.flush import OnBoard, Saves
 from evacd.flush.save import Place, Saved, Unsaved
 from evacd.quiet.agree import begun
 from evacd.quiet.choice import Due, NotBefore, choose
-from evacd.quiet.slow import Slow
+from evacd.quiet.slow import Seen, Slow
 from evacd.quiet.way import GiveWay, Moving
 
 log = structlog.get_logger()
@@ -34,14 +34,16 @@ class ThinsOut(Saves, Protocol):
 
 
 class Trickle:
-    """Quiet time's work on one lane.
+    """Quiet time's work.
 
     Args:
+        lanes: Durable ones, in order of preference: the first that takes a generation is it.
         on_board: The workloads themselves.
         way: Where orders find what moves.
         open_store: Gives the store behind a URL, at full speed.
         saver: Makes what saves from what opens stores.
-        cap: Bytes per second of bodies, asked anew for each generation.
+        cap: Bytes per second of bodies on a lane, asked anew for each generation.
+        learned: Told what a transfer has shown of a lane.
         interval: Seconds from one generation's beginning to the next one's, of one unit.
         keep: Whole generations per job that stay in a store.
         quiet: Nobody is in a hurry: no order runs, and nothing is being flushed or drilled.
@@ -50,25 +52,27 @@ class Trickle:
 
     def __init__(
         self,
-        lane: str,
+        lanes: Sequence[str],
         on_board: OnBoard,
         way: GiveWay,
         *,
         open_store: Callable[[str, Owner], Store],
         saver: Callable[[Callable[[str, Owner], Store]], ThinsOut],
-        cap: Callable[[], float],
+        cap: Callable[[str], float],
+        learned: Callable[[str, Seen], None],
         interval: float,
         keep: int,
         quiet: Callable[[], bool],
         clock: Clock,
         told: Callable[[str, Mapping[str, Any]], None],
     ) -> None:
-        self._lane = lane
+        self._lanes = tuple(lanes)
         self._on_board = on_board
         self._way = way
         self._open_store = open_store
         self._saver = saver
         self._cap = cap
+        self._learned = learned
         self._interval = interval
         self._keep = keep
         self._quiet = quiet
@@ -103,7 +107,7 @@ class Trickle:
         self._began = {unit: at for unit, at in self._began.items() if unit in present}
         return choose(
             units,
-            lane=self._lane,
+            lanes=frozenset(self._lanes),
             began=self._began,
             interval=self._interval,
             now=self._clock.monotonic(),
@@ -118,36 +122,41 @@ class Trickle:
     async def _agreed(self, due: Due) -> Due:
         """The same, or what other nodes of the job have begun with."""
         candidates = {
-            one.generation: one.nbytes
+            one.generation: one.nbytes + one.held_nbytes
             for unit in self._on_board.units()
             if unit.name == due.unit
             for one in unit.candidates
+            if one.kind == "full"
         }
         with (
             suppress(GenerationError),  # whoever left is noticed when it is held again
             self._on_board.hold(due.unit, due.generation) as parts,
         ):
             if parts[0].world > len(parts):
-                store = self._open_store(self._lane, parts[0].owner)
+                store = self._open_store(self._lanes[0], parts[0].owner)
                 found = await begun(store, parts[0], among=candidates, newest=due.generation)
                 return replace(due, generation=found, nbytes=candidates.get(found, due.nbytes))
         return due
 
     async def _move(self, due: Due, tasks: TaskGroup) -> None:
-        began = self._began[due.unit] = self._clock.monotonic()
+        self._began[due.unit] = self._clock.monotonic()
         due = await self._agreed(due)
-        # Meanwhile an order may have come, and with it whoever would have found this moving.
-        if not self._quiet():
-            return
-        cap = self._cap()
+        for lane in self._lanes:
+            # Meanwhile an order may have come, and with it whoever would have found this moving.
+            if not self._quiet() or not await self._failed(due, lane, tasks):
+                return
+
+    async def _failed(self, due: Due, lane: str, tasks: TaskGroup) -> bool:
+        """Move it there; whether that store did not take it, so that another one may."""
+        began, cap = self._clock.monotonic(), self._cap(lane)
         slow = Slow(self._open_store, cap, clock=self._clock.monotonic)
         moving = Moving(
             due.unit,
             due.generation,
-            self._lane,
+            lane,
             due.nbytes,
             moved=lambda: slow.moved,
-            hurry=slow.unleash,
+            hurry=slow.hurry,
         )
         saver = self._saver(slow.open)
         what = {"unit": due.unit, "generation": asdict(due.generation)}
@@ -158,11 +167,14 @@ class Trickle:
             await wait([moving.task])
         finally:
             self._way.over(moving)
+        if (seen := slow.seen()) is not None:
+            self._learned(lane, seen)
         match moving.result:
             case None:
                 self._told("trickle.cancelled", {**what, "nbytes": moving.moved()})
             case Unsaved(reason):
-                self._told("trickle.failed", {**what, "reason": reason})
+                self._told("trickle.failed", {**what, "store": lane, "reason": reason})
+                return True
             case Saved() as saved:
                 took = self._clock.monotonic() - began
                 self._told(
@@ -173,11 +185,12 @@ class Trickle:
                 # Where a flush took over, it is not quiet any more; it thins out by itself.
                 if not moving.hurried:
                     await self._thin_out(saved, saver)
+        return False
 
     async def _save(self, moving: Moving, saver: Saves) -> None:
         try:
             with self._on_board.hold(moving.unit, moving.generation) as parts:
-                result: Saved | Unsaved = await saver.save(parts, order="")
+                result: Saved | Unsaved = await saver.save(parts, lane=moving.lane, order="")
         except GenerationError as error:
             # Its workload left between our look and our hold.
             result = Unsaved(error.reason, for_good=True)

@@ -9,12 +9,16 @@ from asyncio import Task, wait
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from evac.generation import Generation
-from evacd.facts import Candidate, Unit
+from evacd.facts import Kind, Unit
 from evacd.flush import OnBoard, Saves
 from evacd.flush.save import Saved, Unsaved
+from evacd.plan.risk import bytes_of
 from evacd.workloads import Part, TurnResult
+
+Progress: TypeAlias = Callable[[int], None]
 
 
 @dataclass(eq=False)
@@ -24,7 +28,7 @@ class Moving:
     Attributes:
         nbytes: Of its bodies.
         moved: How much of it is written so far.
-        hurry: Makes it go as fast as the link does.
+        hurry: Makes it go as fast as the link does, and tell what it writes from then on.
         result: None while it moves, and where it was cancelled.
     """
 
@@ -33,7 +37,7 @@ class Moving:
     lane: str
     nbytes: int
     moved: Callable[[], int]
-    hurry: Callable[[], None]
+    hurry: Callable[[Progress | None], None]
     task: Task[None] | None = None
     hurried: bool = False
     result: Saved | Unsaved | None = None
@@ -42,6 +46,10 @@ class Moving:
     def left(self) -> int:
         """Bytes still to be written."""
         return max(self.nbytes - self.moved(), 0)
+
+    def would_be(self, generation: Generation, kind: Kind, lane: str) -> bool:
+        """Whether that step is what moves already."""
+        return (self.generation, "full", self.lane) == (generation, kind, lane)
 
     def cancel(self) -> None:
         """Stop it; what a store has half of, it forgets."""
@@ -96,11 +104,7 @@ class GiveWay:
 
     def not_durable(self) -> dict[str, int]:
         """Bytes of each unit's newest generation that no store has whole, moving or not."""
-        return {
-            unit.name: unit.candidates[0].nbytes
-            for unit in self._on_board.units()
-            if unit.candidates
-        }
+        return {unit.name: bytes_of(unit) for unit in self._on_board.units() if unit.candidates}
 
     # --- as the flush sees the workloads -------------------------------------------------
 
@@ -128,27 +132,42 @@ class GiveWay:
 
     # --- as the flush sees the stores ----------------------------------------------------
 
-    async def save(self, parts: Sequence[Part], *, order: str) -> Saved | Unsaved:
+    async def save(
+        self,
+        parts: Sequence[Part],
+        *,
+        lane: str,
+        order: str,
+        kind: Kind = "full",
+        progress: Progress | None = None,
+    ) -> Saved | Unsaved:
         """See `Saves`: ends what is moving of these parts, or moves them."""
         for cancel in list(self._others):
             cancel()
-        return await self.rehearse(parts, order=order)
+        return await self.rehearse(parts, lane=lane, order=order, kind=kind, progress=progress)
 
-    async def rehearse(self, parts: Sequence[Part], *, order: str) -> Saved | Unsaved:
+    async def rehearse(
+        self,
+        parts: Sequence[Part],
+        *,
+        lane: str,
+        order: str,
+        kind: Kind = "full",
+        progress: Progress | None = None,
+    ) -> Saved | Unsaved:
         """The same for a drill: quiet time's work gives way to it, as to an order."""
-        unit, generation = parts[0].unit, parts[0].generation
-        moving = self._moving.get(unit)
-        if moving is not None and moving.generation == generation:
+        moving = self._moving.get(parts[0].unit)
+        if moving is not None and moving.would_be(parts[0].generation, kind, lane):
             # What the flush learns of the link's rate, it learns from what is left.
             left = moving.left
             moving.hurried = True
-            moving.hurry()
-            self._stop_moving(moving.lane)
+            moving.hurry(progress)
+            self._stop_moving(lane)
             ended = await moving.ended()
             if isinstance(ended, Saved):
                 return replace(ended, nbytes=left)
-        self._stop_moving(self._lane_of(unit))
-        return await self._saver.save(parts, order=order)
+        self._stop_moving(lane)
+        return await self._saver.save(parts, lane=lane, order=order, kind=kind, progress=progress)
 
     # --- the inside ----------------------------------------------------------------------
 
@@ -159,13 +178,14 @@ class GiveWay:
                 self.over(moving)
 
     def _lane_of(self, name: str) -> str | None:
-        return next((u.lane for u in self._on_board.units() if u.name == name), None)
+        """Where it waits for its turn."""
+        return next((u.lanes[0] for u in self._on_board.units() if u.name == name), None)
 
     @staticmethod
     def _rest_of(unit: Unit, moving: Moving) -> Unit:
         rest = tuple(
-            Candidate(one.generation, min(one.nbytes, moving.left))
-            if one.generation == moving.generation
+            replace(one, begun=(moving.lane, min(one.nbytes, moving.left)))
+            if (one.generation, one.kind) == (moving.generation, "full")
             else one
             for one in unit.candidates
         )

@@ -125,7 +125,7 @@ class Board:
 
     def units(self) -> tuple[Unit, ...]:
         """One per job that has anybody on board, in the order of their coming."""
-        return self._roster.units(self._settings.lane)
+        return self._roster.units(self._settings.stores)
 
     def hold(self, unit: str, generation: Generation) -> AbstractContextManager[tuple[Part, ...]]:
         """Pin a generation for as long as the context is open, whatever its workloads do.

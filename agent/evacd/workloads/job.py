@@ -192,7 +192,7 @@ class Job:
         mine = self.launches.get(member.shape.incarnation, set())
         return len(self.launches.get(one.incarnation, set())) < len(mine)
 
-    def unit(self, lane: str) -> Unit:
+    def unit(self, lanes: tuple[str, ...]) -> Unit:
         """The job as the planner sees it."""
         needs = [m.need_seconds for m in self.members if m.mode is Mode.CALLBACK]
         fresh = [
@@ -204,7 +204,7 @@ class Job:
             name=self.name,
             priority=max(member.priority for member in self.members),
             arrived=min(member.arrived for member in self.members),
-            lane=lane,
+            lanes=lanes,
             candidates=tuple(fresh),
             turn_seconds=max(needs) if needs else None,
             empty_because="" if fresh or needs else self._emptiness(),

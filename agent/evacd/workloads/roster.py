@@ -264,9 +264,9 @@ class Roster:
 
     # --- what a flush asks --------------------------------------------------------------
 
-    def units(self, lane: str) -> tuple[Unit, ...]:
+    def units(self, lanes: tuple[str, ...]) -> tuple[Unit, ...]:
         """One per job, in the order of their arrival."""
-        return tuple(job.unit(lane) for job in self.jobs.values())
+        return tuple(job.unit(lanes) for job in self.jobs.values())
 
     def hold(self, unit: str, generation: Generation) -> tuple[Slot, ...]:
         """Pin one generation's slots, by rank, until `unhold`.

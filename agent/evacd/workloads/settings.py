@@ -38,8 +38,7 @@ class BoardSettings:
         node: Host name, as told to workloads.
         boot: Kernel boot id.
         version: Of this daemon.
-        stores: URLs, in order of preference.
-        lane: The link that the units' bytes take.
+        stores: URLs, in order of preference; each is a lane that the units' bytes may take.
         hello_seconds: How long a connection may stay silent before its hello.
         max_strangers: Connections per uid that have not registered; past it the oldest goes.
         max_workloads: Live workloads per uid.
@@ -61,7 +60,6 @@ class BoardSettings:
     boot: str
     version: str
     stores: tuple[str, ...]
-    lane: str
     hello_seconds: float = 10.0
     max_strangers: int = 64
     max_workloads: int = 256

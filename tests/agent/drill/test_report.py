@@ -11,7 +11,7 @@ STEP = Generation(1, 5)
 
 
 def unit(name: str, nbytes: int, priority: int = 1) -> Unit:
-    return Unit(name, priority, 0.0, "lane", (Candidate(STEP, nbytes),))
+    return Unit(name, priority, 0.0, ("lane",), (Candidate(STEP, nbytes),))
 
 
 def predicted(*units: Unit) -> Risk:
@@ -80,7 +80,7 @@ def test_whose_turn_never_came_is_lost() -> None:
 
 
 def test_what_is_durable_already_takes_no_time() -> None:
-    safe = Unit("a/safe", 1, 0.0, "lane", durable=STEP)
+    safe = Unit("a/safe", 1, 0.0, ("lane",), durable=STEP)
     report = compare(
         predicted(safe), reserve=RESERVE, began=NOW, ended={"a/safe": kept("a/safe", NOW + 0.1)}
     )

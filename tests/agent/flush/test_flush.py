@@ -1,7 +1,7 @@
 """The drivers of the lanes, in simulated time: what is done when, and what becomes of it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -12,7 +12,7 @@ import pytest
 from evac.errors import GenerationError
 from evac.generation import Generation
 from evac.store import Owner
-from evacd.facts import Candidate, Confidence, Kept, Lost, Order, Outcome, Unit
+from evacd.facts import Candidate, Confidence, Kept, Kind, Lost, Order, Outcome, Unit
 from evacd.flush import Flush
 from evacd.flush.save import Place, Saved, Unsaved
 from evacd.workloads import Part, TurnResult
@@ -56,7 +56,7 @@ class Aboard:
     def mark_durable(self, unit: str, generation: Generation) -> None:
         old = self.all[unit]
         newer = tuple(c for c in old.candidates if c.generation > generation)
-        self.all[unit] = Unit(old.name, old.priority, old.arrived, old.lane, newer)
+        self.all[unit] = replace(old, candidates=newer)
 
     async def turn(
         self, unit: str, *, seconds: float, order: str, patience: float | None = None
@@ -89,13 +89,24 @@ class Link:
         self.partial = partial
         self.log: list[tuple[float, str, int]] = []
 
-    async def save(self, parts: Sequence[Part], *, order: str) -> Saved | Unsaved:
+    async def save(
+        self,
+        parts: Sequence[Part],
+        *,
+        lane: str,
+        order: str,
+        kind: Kind = "full",
+        progress: Callable[[int], None] | None = None,
+    ) -> Saved | Unsaved:
         unit, generation = self._aboard.held
         self.log.append((asyncio.get_running_loop().time(), unit, generation.step))
         nbytes = next(
             c.nbytes for c in self._aboard.all[unit].candidates if c.generation == generation
         )
-        await asyncio.sleep(nbytes / self.rate)
+        assert progress is not None
+        for _ in range(100):
+            await asyncio.sleep(nbytes / self.rate / 100)
+            progress(nbytes // 100)
         if unit in self.refuses:
             return Unsaved("the disk is full", for_good=True)
         if unit in self.resets:
@@ -107,7 +118,7 @@ class Link:
 def staged(name: str, priority: int, *sizes: int) -> Unit:
     """Sizes in MB, newest first; steps count down from 9."""
     found = tuple(Candidate(Generation(1, 9 - i), mb * MB) for i, mb in enumerate(sizes))
-    return Unit(name, priority, arrived=0.0, lane=LANE, candidates=found)
+    return Unit(name, priority, arrived=0.0, lanes=(LANE,), candidates=found)
 
 
 def order(deadline: float, id: str = "o1") -> Order:
@@ -203,7 +214,7 @@ async def test_who_has_nothing_safe_comes_before_a_newer_generation_of_who_has()
         flush.evacuate(order(30.0))
         await asyncio.sleep(1.0)
         newer = (Candidate(Generation(1, 10), 200 * MB), Candidate(Generation(1, 9), 200 * MB))
-        aboard.all["greedy"] = Unit("greedy", 9, 0.0, LANE, newer)
+        aboard.all["greedy"] = Unit("greedy", 9, 0.0, (LANE,), newer)
         await flush.settled.wait()
 
     assert [(unit, step) for _, unit, step in link.log] == [
@@ -236,7 +247,7 @@ async def test_older_generations_are_thinned_out_where_one_was_completed() -> No
 
 
 async def test_a_callback_that_answers_in_overtime_is_kept_after_all() -> None:
-    slow = Unit("slow", 9, 0.0, LANE, turn_seconds=2.0)
+    slow = Unit("slow", 9, 0.0, (LANE,), turn_seconds=2.0)
     aboard = Aboard(slow, staged("next", 1, 100))
     aboard.turn_takes = 40.0
     async with flushing(aboard, Link(aboard), Told()) as flush:
@@ -302,11 +313,11 @@ async def test_a_newer_generation_that_comes_in_time_is_saved_too_but_not_past_t
     async with flushing(aboard, link, Told()) as flush:
         flush.evacuate(order(10.0))
         await flush.settled.wait()
-        aboard.all["job"] = Unit("job", 1, 0.0, LANE, (Candidate(Generation(1, 10), 100 * MB),))
+        aboard.all["job"] = Unit("job", 1, 0.0, (LANE,), (Candidate(Generation(1, 10), 100 * MB),))
         flush.wake()
         await flush.settled.wait()
         await asyncio.sleep(10.0)
-        aboard.all["job"] = Unit("job", 1, 0.0, LANE, (Candidate(Generation(1, 11), 100 * MB),))
+        aboard.all["job"] = Unit("job", 1, 0.0, (LANE,), (Candidate(Generation(1, 11), 100 * MB),))
         flush.wake()
         await flush.settled.wait()
 
@@ -366,8 +377,8 @@ async def test_who_leaves_alone_has_a_deadline_of_its_own() -> None:
 
 
 async def test_who_leaves_alone_is_told_that_it_staged_nothing_or_was_safe_before() -> None:
-    empty = Unit("empty", 1, 0.0, LANE)
-    safe = Unit("safe", 1, 0.0, LANE, durable=Generation(1, 5))
+    empty = Unit("empty", 1, 0.0, (LANE,))
+    safe = Unit("safe", 1, 0.0, (LANE,), durable=Generation(1, 5))
     aboard = Aboard(empty, safe)
     async with flushing(aboard, Link(aboard), told := Told()) as flush:
         flush.rescue("empty", deadline=5.0)
@@ -380,7 +391,7 @@ async def test_who_leaves_alone_is_told_that_it_staged_nothing_or_was_safe_befor
 
 
 async def test_a_leave_that_is_over_shortens_no_later_order() -> None:
-    aboard = Aboard(Unit("job", 1, 0.0, LANE))
+    aboard = Aboard(Unit("job", 1, 0.0, (LANE,)))
     link = Link(aboard)
     async with flushing(aboard, link, Told()) as flush:
         flush.rescue("job", deadline=5.0)
@@ -394,7 +405,7 @@ async def test_a_leave_that_is_over_shortens_no_later_order() -> None:
 
 
 async def test_a_hung_callback_is_cut_off_at_what_it_asked_for_while_others_wait() -> None:
-    hung = Unit("hung", 9, 0.0, LANE, turn_seconds=2.0)
+    hung = Unit("hung", 9, 0.0, (LANE,), turn_seconds=2.0)
     aboard = Aboard(hung, staged("next", 1, 100))
     aboard.turn_takes = 1e6
     link = Link(aboard)
@@ -408,7 +419,7 @@ async def test_a_hung_callback_is_cut_off_at_what_it_asked_for_while_others_wait
 
 
 async def test_the_last_callback_gets_all_the_time_that_is_left() -> None:
-    aboard = Aboard(Unit("index", 1, 0.0, LANE, turn_seconds=2.0))
+    aboard = Aboard(Unit("index", 1, 0.0, (LANE,), turn_seconds=2.0))
     aboard.turn_takes = 20.0
     async with flushing(aboard, Link(aboard), Told()) as flush:
         flush.evacuate(order(30.0))
@@ -419,7 +430,7 @@ async def test_the_last_callback_gets_all_the_time_that_is_left() -> None:
 
 
 async def test_who_staged_nothing_is_reported_lost_with_the_reason_once() -> None:
-    empty = Unit("empty", 9, 0.0, LANE, empty_because="rank 1 has no complete generation")
+    empty = Unit("empty", 9, 0.0, (LANE,), empty_because="rank 1 has no complete generation")
     aboard = Aboard(empty, staged("fine", 1, 100))
     async with flushing(aboard, Link(aboard), told := Told()) as flush:
         flush.evacuate(order(30.0))
@@ -459,7 +470,7 @@ async def test_every_event_of_the_path_is_recorded_in_order() -> None:
 
 
 async def test_who_is_durable_already_is_kept_and_takes_nobodys_time() -> None:
-    safe = Unit("safe", 9, 0.0, LANE, durable=Generation(1, 9))
+    safe = Unit("safe", 9, 0.0, (LANE,), durable=Generation(1, 9))
     aboard = Aboard(safe, staged("job", 1, 100))
     async with flushing(aboard, link := Link(aboard), told := Told()) as flush:
         flush.evacuate(order(30.0))

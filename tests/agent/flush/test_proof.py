@@ -1,25 +1,41 @@
-"""A store counts as one that works from its first bytes on, and not before."""
+"""A node counts as one that can save from the first bytes on that got out, and not before."""
 
 from evacd.flush.proof import Proof
 
 
-def test_each_store_is_unproven_until_it_took_bytes() -> None:
-    proof = Proof(["a", "b"])
-    assert set(proof.missing) == {"a", "b"}
+def test_it_is_unproven_until_some_durable_store_took_bytes() -> None:
+    proof = Proof(["file:///a", "s3://b"])
+    assert set(proof.missing) == {"file:///a", "s3://b"}
 
-    assert proof.failed("a", "no credentials")
-    assert not proof.failed("a", "no credentials"), "told twice"
-    assert proof.missing["a"] == "no credentials"
-    proof.worked("a")
-    assert not proof.failed("a", "HTTP 503")
+    assert proof.failed("file:///a", "no credentials")
+    assert not proof.failed("file:///a", "no credentials"), "told twice"
+    assert proof.missing["file:///a"] == "no credentials"
+    proof.worked("s3://b")
 
-    assert set(proof.missing) == {"b"}
+    assert not proof.missing
+
+
+def test_a_second_store_that_fails_is_told_and_keeps_nobody_from_being_ready() -> None:
+    proof = Proof(["file:///a", "s3://b"])
+    proof.worked("file:///a")
+
+    assert proof.failed("s3://b", "HTTP 503")
+    assert not proof.failed("s3://b", "HTTP 503")
+    assert not proof.failed("file:///a", "disk full"), "it once worked"
+    assert not proof.missing
+
+
+def test_a_peers_memory_proves_nothing_and_is_not_waited_for() -> None:
+    proof = Proof(["evac://peer:7000", "file:///a"])
+    proof.worked("evac://peer:7000")
+
+    assert set(proof.missing) == {"file:///a"}
 
 
 def test_a_flush_proves_it_as_well_as_a_probe() -> None:
     for name in ("commit.finished", "trickle.finished"):
-        proof = Proof(["a"])
-        proof.happened("plan.made")
+        proof = Proof(["file:///a"])
+        proof.happened("plan.made", {})
         assert proof.missing
-        proof.happened(name)
+        proof.happened(name, {"store": "file:///a"})
         assert not proof.missing

@@ -33,7 +33,7 @@ def unit_lists(draw: st.DrawFn, max_size: int = 8) -> list[Unit]:
             name=f"alice/job-{i}",
             priority=draw(st.integers(0, 3)),
             arrived=float(draw(st.integers(0, 2))),
-            lane=draw(st.sampled_from(LANES)),
+            lanes=(draw(st.sampled_from(LANES)),),
             candidates=draw(candidates),
             turn_seconds=draw(st.none() | st.integers(0, 12).map(float)),
             empty_because="the first step is not done",
@@ -60,7 +60,7 @@ def seconds_of(unit: Unit, candidate: Candidate | None) -> float:
     if candidate is None:
         assert unit.turn_seconds is not None
         return unit.turn_seconds
-    return candidate.nbytes / RATES[unit.lane] + COMMIT
+    return candidate.nbytes / RATES[unit.lanes[0]] + COMMIT
 
 
 def choices_of(unit: Unit) -> tuple[Candidate | None, ...]:
@@ -95,7 +95,7 @@ class TestLaws:
     ) -> None:
         together = plan_of(units, window)
         for lane in LANES:
-            alone = plan_of([unit for unit in units if unit.lane == lane], window)
+            alone = plan_of([unit for unit in units if unit.lanes == (lane,)], window)
             assert lane_of(together, lane) == list(alone.steps)
 
     @given(unit_lists(), windows)
@@ -119,7 +119,7 @@ class TestLaws:
             in_time = [step.ends for step in lane_of(plan, lane) if not step.overtime]
             left = NOW + window - RESERVE - max(in_time, default=NOW)
             for unit in units:
-                if unit.lane == lane and unit.name not in planned:
+                if unit.lanes == (lane,) and unit.name not in planned:
                     assert all(seconds_of(unit, choice) > left for choice in choices_of(unit))
 
     @given(unit_lists(max_size=5), windows)
@@ -138,7 +138,7 @@ class TestLaws:
             used: dict[str, list[float]] = {lane: [] for lane in LANES}
             for unit, pick in zip(ordered, picks, strict=True):
                 if pick is not None:
-                    used[unit.lane].append(seconds_of(unit, choices_of(unit)[pick]))
+                    used[unit.lanes[0]].append(seconds_of(unit, choices_of(unit)[pick]))
             return all(not times or NOW + sum(times) <= limit for times in used.values())
 
         every = itertools.product(*[[None, *range(len(choices_of(u)))] for u in ordered])
@@ -245,7 +245,7 @@ class TestLaws:
                 name=st.uuids().map(str),
                 priority=st.integers(),
                 arrived=st.floats(allow_nan=False),
-                lane=st.sampled_from(LANES),
+                lanes=st.sampled_from(LANES).map(lambda lane: (lane,)),
                 candidates=st.lists(
                     st.builds(
                         Candidate,
@@ -284,7 +284,7 @@ class TestLaws:
 
 
 def unit(name: str, nbytes: int, *, priority: int = 0, arrived: float = 0.0) -> Unit:
-    return Unit(name, priority, arrived, "fast", (Candidate(Generation(1, 7), nbytes),))
+    return Unit(name, priority, arrived, ("fast",), (Candidate(Generation(1, 7), nbytes),))
 
 
 class TestExamples:
@@ -316,7 +316,7 @@ class TestExamples:
     def test_an_older_generation_goes_where_the_newest_does_not_fit(self) -> None:
         newest, older = Candidate(Generation(1, 9), 900), Candidate(Generation(1, 8), 100)
         plan = schedule(
-            [Unit("alice/gpt", 0, 0.0, "fast", (newest, older))],
+            [Unit("alice/gpt", 0, 0.0, ("fast",), (newest, older))],
             deadline=10.0,
             rates={"fast": 50.0},
             reserve=1.0,
@@ -381,9 +381,9 @@ class TestNeed:
 
     def test_nothing_staged_needs_no_time(self) -> None:
         assert need([], {}, 0.5) == 0.0
-        assert need([Unit("a", 0, 0.0, "fast")], RATES, 0.5) == 0.0
+        assert need([Unit("a", 0, 0.0, ("fast",))], RATES, 0.5) == 0.0
 
     def test_lanes_run_beside_each_other(self) -> None:
-        slow = Unit("b", 0, 0.0, "slow", (Candidate(Generation(1, 1), 8),))
+        slow = Unit("b", 0, 0.0, ("slow",), (Candidate(Generation(1, 1), 8),))
 
         assert need([unit("a", 8), unit("c", 8), slow], RATES, 0.0) == 4.0

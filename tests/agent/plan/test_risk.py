@@ -27,7 +27,7 @@ def unit_lists(draw: st.DrawFn) -> list[Unit]:
                 name=f"alice/job-{i}",
                 priority=draw(st.integers(0, 3)),
                 arrived=float(draw(st.integers(0, 2))),
-                lane=draw(st.sampled_from(LANES)),
+                lanes=(draw(st.sampled_from(LANES)),),
                 candidates=candidates,
                 turn_seconds=float(draw(st.integers(0, 12))) if callback else None,
                 durable=draw(st.none() | st.integers(0, 90).map(lambda n: Generation(1, n))),
@@ -125,12 +125,12 @@ def test_a_longer_window_loses_nobody_who_was_saved_by_a_shorter_one_at_the_top(
 
 
 def _lane(units: list[Unit], one: UnitRisk) -> str:
-    return next(u.lane for u in units if u.name == one.unit)
+    return next(u.lanes[0] for u in units if u.name == one.unit)
 
 
 def test_the_figures_are_those_of_the_newest_generation() -> None:
     staged = (Candidate(Generation(1, 120), 40), Candidate(Generation(1, 110), 40))
-    unit = Unit("alice/llm", 5, 0.0, "fast", staged, durable=Generation(1, 100))
+    unit = Unit("alice/llm", 5, 0.0, ("fast",), staged, durable=Generation(1, 100))
 
     found = risk_of([unit], 30.0)
 
@@ -142,6 +142,7 @@ def test_the_figures_are_those_of_the_newest_generation() -> None:
             at_risk_bytes=40,
             at_risk_steps=20,
             saved=Generation(1, 120),
+            weights_only=False,
             margin_seconds=30.0 - RESERVE - COMMIT - 40 / 8.0,
             lost=False,
             reason="",
@@ -151,21 +152,21 @@ def test_the_figures_are_those_of_the_newest_generation() -> None:
 
 
 def test_before_the_first_durable_generation_no_number_of_steps_is_told() -> None:
-    unit = Unit("alice/llm", 5, 0.0, "fast", (Candidate(Generation(1, 120), 40),))
+    unit = Unit("alice/llm", 5, 0.0, ("fast",), (Candidate(Generation(1, 120), 40),))
 
     assert risk_of([unit], 30.0).units[0].at_risk_steps is None
 
 
 def test_a_new_start_behind_what_is_durable_risks_no_steps() -> None:
     unit = Unit(
-        "a/b", 5, 0.0, "fast", (Candidate(Generation(2, 90), 8),), durable=Generation(1, 100)
+        "a/b", 5, 0.0, ("fast",), (Candidate(Generation(2, 90), 8),), durable=Generation(1, 100)
     )
 
     assert risk_of([unit], 30.0).units[0].at_risk_steps == 0
 
 
 def test_what_is_short_is_told_in_seconds() -> None:
-    unit = Unit("alice/llm", 5, 0.0, "slow", (Candidate(Generation(1, 120), 100),))
+    unit = Unit("alice/llm", 5, 0.0, ("slow",), (Candidate(Generation(1, 120), 100),))
 
     found = risk_of([unit], 30.0)
 

@@ -12,10 +12,10 @@ from evac.segment import PAGE, aligned
 from evac.store import Owner, Store
 from evac.store.local import LocalStore
 from evacd.clock import SystemClock
-from evacd.facts import Candidate, Confidence, Order, Unit
+from evacd.facts import Candidate, Confidence, Kind, Order, Unit
 from evacd.flush import Flush
 from evacd.flush.save import Place, Saved, Saver, Unsaved
-from evacd.quiet import GiveWay, Trickle
+from evacd.quiet import GiveWay, Seen, Trickle
 from evacd.workloads import Part, TurnResult
 from evacd.workloads.checksums import Sums
 from evacd.workloads.memory import Region, build
@@ -28,8 +28,8 @@ LIMIT = 30.0
 class Aboard:
     """What the board is to the flush, with one rank per unit."""
 
-    def __init__(self, lane: str, ends: ExitStack) -> None:
-        self.lane = lane
+    def __init__(self, lanes: tuple[str, ...], ends: ExitStack) -> None:
+        self.lanes = lanes
         self._ends = ends
         self._held: dict[tuple[str, Generation], Region] = {}
         self._sizes: dict[tuple[str, Generation], int] = {}
@@ -60,7 +60,7 @@ class Aboard:
     def units(self) -> tuple[Unit, ...]:
         return tuple(
             Unit(
-                unit, priority, 0.0, self.lane,
+                unit, priority, 0.0, self.lanes,
                 tuple(
                     Candidate(one, self._sizes[unit, one])
                     for one in sorted((g for name, g in self._held if name == unit), reverse=True)
@@ -103,9 +103,10 @@ class Node:
     def __init__(self, folder: Path, ends: ExitStack, *, cap: float, interval: float) -> None:
         self.lane = f"file://{folder}"
         self.folder = folder
-        self.aboard = Aboard(self.lane, ends)
+        self.aboard = Aboard((self.lane,), ends)
         self.said: list[tuple[str, Mapping[str, Any]]] = []
         self.flushed: list[tuple[str, int]] = []
+        self.learned: list[Seen] = []
         self.drilling = False
         saver = self.saver(self.open_store)
         self.way = GiveWay(self.aboard, _Watched(saver, self.flushed))
@@ -115,14 +116,14 @@ class Node:
             record=self._said, ended=lambda _: None, idle=lambda: self.trickle.wake(),
         )  # fmt: skip
         self.trickle = Trickle(
-            self.lane, self.aboard, self.way,
-            open_store=self.open_store, saver=self.saver, cap=lambda: cap, interval=interval,
-            keep=2, quiet=self.quiet, clock=CLOCK, told=self._said,
+            [self.lane], self.aboard, self.way,
+            open_store=self.open_store, saver=self.saver, cap=lambda _: cap,
+            learned=lambda lane, seen: self.learned.append(seen), interval=interval, keep=2, quiet=self.quiet, clock=CLOCK, told=self._said,
         )  # fmt: skip
         self.aboard.changed = self.trickle.wake
 
     def saver(self, open_store: Callable[[str, Owner], Store]) -> Saver:
-        return Saver([self.lane], open_store, node="node-1")
+        return Saver(open_store, node="node-1")
 
     def open_store(self, url: str, owner: Owner) -> Store:
         return LocalStore(str(self.folder))
@@ -133,6 +134,11 @@ class Node:
     def order(self, seconds: float = 30.0) -> Order:
         now = CLOCK.monotonic()
         return Order("o1", now + seconds, Confidence.CERTAIN, "test", "drain", given=now)
+
+    def left(self) -> int:
+        """Bytes of what moves that are still to be written; very many where nothing does."""
+        begun = [one.begun for unit in self.way.units() for one in unit.candidates if one.begun]
+        return begun[0][1] if begun else 1 << 60
 
     def heard(self, name: str) -> list[Mapping[str, Any]]:
         return [data for said, data in self.said if said == name]
@@ -157,9 +163,17 @@ class _Watched:
         self._saver = saver
         self._log = log
 
-    async def save(self, parts: Sequence[Part], *, order: str) -> Saved | Unsaved:
+    async def save(
+        self,
+        parts: Sequence[Part],
+        *,
+        lane: str,
+        order: str,
+        kind: Kind = "full",
+        progress: Callable[[int], None] | None = None,
+    ) -> Saved | Unsaved:
         self._log.append((parts[0].unit, parts[0].generation.step))
-        return await self._saver.save(parts, order=order)
+        return await self._saver.save(parts, lane=lane, order=order, kind=kind, progress=progress)
 
     async def thin_out(self, place: Place, *, keep: int) -> str:
         return await self._saver.thin_out(place, keep=keep)

@@ -8,7 +8,7 @@ from evacd.quiet import Ages
 def unit(*steps: int, durable: int | None = None) -> Unit:
     candidates = tuple(Candidate(Generation(1, step), 10) for step in steps)
     return Unit(
-        "a/b", 1, 0.0, "lane", candidates,
+        "a/b", 1, 0.0, ("lane",), candidates,
         durable=None if durable is None else Generation(1, durable),
     )  # fmt: skip
 

@@ -17,7 +17,7 @@ def unit_lists(draw: st.DrawFn) -> list[Unit]:
             name=f"alice/job-{i}",
             priority=draw(st.integers(0, 3)),
             arrived=float(i),
-            lane=draw(st.sampled_from(("a", "b"))),
+            lanes=(draw(st.sampled_from(("a", "b"))),),
             candidates=tuple(
                 Candidate(Generation(1, 100 - j), 10) for j in range(draw(st.integers(0, 2)))
             ),
@@ -36,11 +36,11 @@ began_times = st.dictionaries(
 def test_only_the_newest_of_who_waited_its_interval_may_go(
     units: list[Unit], began: dict[str, float]
 ) -> None:
-    found = choose(units, lane="a", began=began, interval=INTERVAL, now=NOW)
+    found = choose(units, lanes={"a"}, began=began, interval=INTERVAL, now=NOW)
 
     if isinstance(found, Due):
         unit = next(one for one in units if one.name == found.unit)
-        assert unit.lane == "a"
+        assert unit.lanes == ("a",)
         assert found.generation == unit.candidates[0].generation
         assert began.get(unit.name, 0.0) + INTERVAL <= NOW
 
@@ -49,9 +49,9 @@ def test_only_the_newest_of_who_waited_its_interval_may_go(
 def test_nothing_rests_that_could_go_and_what_rests_is_woken_in_time(
     units: list[Unit], began: dict[str, float]
 ) -> None:
-    found = choose(units, lane="a", began=began, interval=INTERVAL, now=NOW)
+    found = choose(units, lanes={"a"}, began=began, interval=INTERVAL, now=NOW)
 
-    waiting = [one for one in units if one.lane == "a" and one.candidates]
+    waiting = [one for one in units if one.lanes == ("a",) and one.candidates]
     times = [began[one.name] + INTERVAL if one.name in began else 0.0 for one in waiting]
     if found is None:
         assert not waiting
@@ -64,7 +64,7 @@ def test_nothing_rests_that_could_go_and_what_rests_is_woken_in_time(
 @given(unit_lists(), began_times)
 def test_who_is_saved_otherwise_is_left_alone(units: list[Unit], began: dict[str, float]) -> None:
     names = {unit.name for unit in units}
-    assert choose(units, lane="a", began=began, interval=INTERVAL, now=NOW, but=names) is None
+    assert choose(units, lanes={"a"}, began=began, interval=INTERVAL, now=NOW, but=names) is None
 
 
 @given(unit_lists())
@@ -72,9 +72,9 @@ def test_everybody_comes_to_their_turn_before_anybody_comes_twice(units: list[Un
     began: dict[str, float] = {}
     went: list[str] = []
     now = NOW
-    waiting = [one.name for one in units if one.lane == "a" and one.candidates]
+    waiting = [one.name for one in units if one.lanes == ("a",) and one.candidates]
     for _ in waiting:
-        found = choose(units, lane="a", began=began, interval=1.0, now=now)
+        found = choose(units, lanes={"a"}, began=began, interval=1.0, now=now)
         assert isinstance(found, Due)
         went.append(found.unit)
         began[found.unit] = now
@@ -85,9 +85,9 @@ def test_everybody_comes_to_their_turn_before_anybody_comes_twice(units: list[Un
 
 def test_who_has_nothing_durable_goes_before_a_more_urgent_one_that_has() -> None:
     staged = (Candidate(Generation(1, 100), 10),)
-    urgent = Unit("a/urgent", 9, 0.0, "a", staged, durable=Generation(1, 90))
-    bare = Unit("a/bare", 1, 1.0, "a", staged)
+    urgent = Unit("a/urgent", 9, 0.0, ("a",), staged, durable=Generation(1, 90))
+    bare = Unit("a/bare", 1, 1.0, ("a",), staged)
 
-    found = choose([urgent, bare], lane="a", began={}, interval=INTERVAL, now=NOW)
+    found = choose([urgent, bare], lanes={"a"}, began={}, interval=INTERVAL, now=NOW)
 
     assert found == Due("a/bare", Generation(1, 100), 10)

@@ -95,7 +95,7 @@ async def test_what_moves_already_goes_on_at_full_speed_as_the_orders_first_step
     async with node(cap=CRAWL) as here:
         here.aboard.stage("a/job", 5, 64 * MIB)
         await here.until(lambda: here.heard("trickle.started"))
-        await here.until(lambda: here.way.units()[0].candidates[0].nbytes < 64 * MIB)
+        await here.until(lambda: here.left() < 64 * MIB)
 
         here.flush.evacuate(here.order())
         await here.until(here.flush.settled.is_set)
@@ -142,9 +142,9 @@ async def test_a_newer_generation_that_fits_is_preferred_to_the_half_done_older_
 async def test_what_is_half_done_is_preferred_where_the_newer_one_does_not_fit(node: Make) -> None:
     async with node(cap=CRAWL) as here:
         here.aboard.stage("a/job", 5, 64 * MIB)
-        await here.until(lambda: here.way.units()[0].candidates[0].nbytes < 63 * MIB)
+        await here.until(lambda: here.left() < 63 * MIB)
         here.aboard.stage("a/job", 6, 64 * MIB)
-        left = here.way.units()[0].candidates[1].nbytes
+        left = here.left()
 
         # What is left of step 5 fits, the whole of step 6 does not.
         here.flush.rates[here.lane] = type(here.flush.rates[here.lane])((left + MIB / 2) / 10)

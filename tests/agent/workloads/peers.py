@@ -59,7 +59,6 @@ def settings(folder: Path, **changes: Any) -> BoardSettings:
         boot="boot-1",
         version="0.1.0",
         stores=("file:///store",),
-        lane="file:///store",
     )
     return replace(plain, **changes)
 

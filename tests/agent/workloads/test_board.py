@@ -84,7 +84,7 @@ async def test_a_workload_stages_and_a_flush_reads_the_same_bytes(folder: Path, 
 
             assert running.heard(StagedOne) == [StagedOne(unit, 0, Generation(0, 7))]
             (facts,) = running.board.units()
-            assert (facts.name, facts.lane) == (unit, "file:///store")
+            assert (facts.name, facts.lanes) == (unit, ("file:///store",))
             assert [(c.generation, c.nbytes) for c in facts.candidates] == [
                 (Generation(0, 7), len(body))
             ]

@@ -206,7 +206,7 @@ class Lives(RuleBasedStateMachine):
         if whole:
             unit, generation = data.draw(st.sampled_from(whole))
             self.roster.mark_durable(unit, generation)
-            left = next(u for u in self.roster.units("lane") if u.name == unit)
+            left = next(u for u in self.roster.units(("lane",)) if u.name == unit)
             assert all(c.generation > generation for c in left.candidates)
         self.unharmed(before)
 
@@ -252,7 +252,7 @@ class Lives(RuleBasedStateMachine):
 
     @invariant()
     def a_candidate_is_whole(self) -> None:
-        for unit in self.roster.units("lane"):
+        for unit in self.roster.units(("lane",)):
             job = self.roster.jobs[unit.name]
             newest_first = [one.generation for one in unit.candidates]
             assert newest_first == sorted(newest_first, reverse=True)
@@ -262,7 +262,7 @@ class Lives(RuleBasedStateMachine):
                 assert job.launches[candidate.generation.incarnation] <= parts.keys()
 
     def _whole(self) -> list[tuple[str, Generation]]:
-        units = self.roster.units("lane")
+        units = self.roster.units(("lane",))
         return [(unit.name, one.generation) for unit in units for one in unit.candidates]
 
     def _slots(self) -> list[Slot]:
@@ -314,12 +314,12 @@ def stage(roster: Roster, workload: Workload, step: int) -> Slot:
 
 
 def steps(roster: Roster) -> list[tuple[int, int]]:
-    (unit,) = roster.units("lane")
+    (unit,) = roster.units(("lane",))
     return [(one.generation.incarnation, one.generation.step) for one in unit.candidates]
 
 
 def why(roster: Roster) -> str:
-    return roster.units("lane")[0].empty_because
+    return roster.units(("lane",))[0].empty_because
 
 
 def pair(roster: Roster, pid: int = 1, **more: Any) -> tuple[Workload, Workload]:
@@ -338,7 +338,7 @@ def test_the_candidate_is_what_both_ranks_have(roster: Roster) -> None:
     stage(roster, one, 20)
 
     assert steps(roster) == [(0, 10)]
-    assert roster.units("lane")[0].candidates[0].nbytes == 200
+    assert roster.units(("lane",))[0].candidates[0].nbytes == 200
 
 
 def test_a_registered_rank_that_has_reserved_nothing_makes_a_job_incomplete(roster: Roster) -> None:
@@ -533,7 +533,7 @@ def test_orphans_go_for_a_reserve_but_never_the_newest_that_is_nowhere_else(rost
     assert isinstance(other, Workload)
 
     assert len(reserve(roster, other, nbytes=35 * PAGE)) == 2
-    assert roster.units("lane")[0].candidates[0].generation.step == 30
+    assert roster.units(("lane",))[0].candidates[0].generation.step == 30
     assert roster.ledger.used == 100 * PAGE
 
 
@@ -546,7 +546,7 @@ def test_the_dead_are_forgotten_in_time(roster: Roster) -> None:
     roster.expire(now=149.0, seconds=50.0)
     assert steps(roster) == [(0, 10)]
     roster.expire(now=150.0, seconds=50.0)
-    assert roster.units("lane") == ()
+    assert roster.units(("lane",)) == ()
     assert roster.ledger.used == 0
 
 
@@ -554,7 +554,7 @@ def test_callback_workloads_take_turns_and_hold_nothing(roster: Roster) -> None:
     one = come(roster, 0, 1, mode="callback", need_seconds=7.0)
     come(roster, 1, 2, mode="callback", need_seconds=9.0)
 
-    (unit,) = roster.units("lane")
+    (unit,) = roster.units(("lane",))
     assert unit.turn_seconds == 9.0
     assert isinstance(roster.reserve(one, Reserve(PAGE, "a.bin"), limit=3), Refusal)
     refused = roster.register(

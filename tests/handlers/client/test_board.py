@@ -62,7 +62,6 @@ class Node:
             boot="boot",
             version="0.1.0",
             stores=("file:///mnt/a",),
-            lane="local",
         )
         self.board = Board(
             settings,

@@ -41,7 +41,6 @@ class Node:
             boot="boot",
             version="0",
             stores=(store,),
-            lane="local",
         )
         self._started = threading.Event()
 

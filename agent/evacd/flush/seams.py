@@ -1,0 +1,53 @@
+"""What the flush works with: who is on board, and what puts parts into a store."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from evac.generation import Generation
+from evacd.facts import Kind, Unit
+from evacd.flush.save import Saved, Unsaved
+from evacd.workloads import Part, TurnResult
+
+
+class OnBoard(Protocol):
+    """What the flush needs of the workloads; `evacd.workloads.Board` has it."""
+
+    def units(self) -> tuple[Unit, ...]:
+        """Who could be saved, and what of them."""
+        ...
+
+    def hold(self, unit: str, generation: Generation) -> AbstractContextManager[tuple[Part, ...]]:
+        """Pin a generation's slots for as long as the context is open."""
+        ...
+
+    def mark_durable(self, unit: str, generation: Generation) -> None:
+        """The generation is whole in a durable store."""
+        ...
+
+    async def turn(
+        self, unit: str, *, seconds: float, order: str, patience: float | None = None
+    ) -> TurnResult:
+        """Let a callback workload flush itself; an answer counts for *patience* seconds."""
+        ...
+
+
+class Saves(Protocol):
+    """What puts parts into a store; `evacd.flush.save.Saver` does."""
+
+    async def save(
+        self,
+        parts: Sequence[Part],
+        *,
+        lane: str,
+        order: str,
+        kind: Kind = "full",
+        progress: Callable[[int], None] | None = None,
+    ) -> Saved | Unsaved:
+        """Write and commit all *parts* in the store of *lane*; returns why not where it fails.
+
+        Args:
+            kind: How much of them.
+            progress: Told of further bytes that are written, from any thread.
+        """
+        ...

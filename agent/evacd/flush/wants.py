@@ -1,0 +1,107 @@
+"""Who still wants something, in the order in which it is given. Pure.
+
+First whoever has nothing safe, whatever its priority: a job that goes on training would else send one
+generation after the other while others wait. Then, in what is left of the window, who has less than
+it could have: its weights alone, or what only a peer's memory keeps, or what is older than
+what it has staged since. Last what survivors hold as well.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from evac.store import is_durable
+from evacd.facts import Candidate, Kept, Outcome, Try, Unit
+from evacd.plan.risk import is_safe
+
+
+@dataclass(frozen=True)
+class Wants:
+    """All units, and what became of them so far.
+
+    Attributes:
+        ordered: An order runs; else only those of *orphans* want anything.
+        outcomes: Under this order.
+        tried: What is not to be tried again.
+        failed: Why each unit's tries failed, as it is to be told.
+    """
+
+    units: tuple[Unit, ...]
+    ordered: bool
+    orphans: Collection[str]
+    outcomes: Mapping[str, Outcome]
+    tried: Collection[Try]
+    failed: Mapping[str, str]
+
+    def unsafe(self) -> Iterator[Unit]:
+        """Who has nothing safe yet; without candidates where nothing is left to try."""
+        for unit in self.units:
+            if not self.ordered and unit.name not in self.orphans:
+                continue
+            # What was kept under an order that is over says nothing of what died since.
+            kept = self.ordered and isinstance(self.outcomes.get(unit.name), Kept)
+            if kept or is_safe(unit):
+                continue
+            if unit.turn_seconds is not None:
+                if self.ordered and (unit.name, None, "full", "") not in self.tried:
+                    yield unit
+            elif unit.candidates and not self._fresh(unit, unit.candidates):
+                reason = self.failed.get(unit.name, "no store took it")
+                yield replace(unit, candidates=(), empty_because=reason)
+            else:
+                yield unit
+
+    def unfinished(self) -> Iterator[Unit]:
+        """Who is saved, but not for good: also past the deadline it is worth going on."""
+        for unit, kept in self._kept():
+            candidates = [one for one in unit.candidates if one.kind == "full"]
+            lanes = unit.lanes
+            if not is_durable(kept.store):
+                lanes = tuple(lane for lane in lanes if is_durable(lane))
+                if kept.kind == "full" and kept.generation is not None:
+                    candidates = [one for one in candidates if one.generation >= kept.generation]
+            elif kept.kind == "full":
+                continue
+            yield from self._fresh_of(replace(unit, lanes=lanes), candidates)
+
+    def newer(self) -> Iterator[Unit]:
+        """Who is safe, and has staged a newer generation since."""
+        for unit, kept in self._kept():
+            if kept.kind != "full" or not is_durable(kept.store) or kept.generation is None:
+                continue
+            # Older ones are candidates still where other nodes' ranks are missing.
+            newer = [
+                one
+                for one in unit.candidates
+                if one.kind == "full" and one.generation > kept.generation
+            ]
+            yield from self._fresh_of(unit, newer)
+
+    def held(self) -> Iterator[Unit]:
+        """Whose own bytes are safe, while survivors hold the rest: a copy where there is time."""
+        for unit, kept in self._kept():
+            if kept.kind != "full" or kept.durable or not is_durable(kept.store):
+                continue
+            rest = [
+                replace(one, kind="held", nbytes=one.held_nbytes, held_nbytes=0, begun=None)
+                for one in unit.candidates
+                if one.kind == "full" and one.held_nbytes and one.generation == kept.generation
+            ]
+            # Beside its own bytes: half a generation in each of two stores is none.
+            yield from self._fresh_of(replace(unit, lanes=(kept.store,)), rest)
+
+    def _kept(self) -> Iterator[tuple[Unit, Kept]]:
+        for unit in self.units:
+            kept = self.outcomes.get(unit.name)
+            if self.ordered and isinstance(kept, Kept) and unit.turn_seconds is None:
+                yield unit, kept
+
+    def _fresh_of(self, unit: Unit, candidates: list[Candidate]) -> Iterator[Unit]:
+        if self._fresh(unit, tuple(candidates)):
+            yield replace(unit, candidates=tuple(candidates))
+
+    def _fresh(self, unit: Unit, candidates: tuple[Candidate, ...]) -> bool:
+        return any(
+            (unit.name, one.generation, one.kind, lane) not in self.tried
+            for one in candidates
+            for lane in unit.lanes
+        )
