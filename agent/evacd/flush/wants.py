@@ -9,7 +9,7 @@ what it has staged since. Last what survivors hold as well.
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from evac.store import is_durable
+from evac.store.durability import is_durable
 from evacd.facts import Candidate, Kept, Outcome, Try, Unit
 from evacd.plan.risk import is_safe
 

@@ -16,7 +16,7 @@ overtime: behind everything that can, in the same order, until the machine is go
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from evac.store import is_durable
+from evac.store.durability import is_durable
 from evacd.facts import GivenUp, Plan, Step, Try, Unit
 from evacd.plan.choices import Choice, choices, in_order, ranked
 from evacd.plan.search import Asked, Picks, place

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from evac.errors import ConfigError
+from evac.store.durability import is_durable as is_durable
 
 
 @dataclass(frozen=True)
@@ -92,14 +93,6 @@ class Store(Protocol):
             How many were removed.
         """
         ...
-
-
-def is_durable(url: str) -> bool:
-    """Whether what is in the store behind *url* outlives the machines of the job.
-
-    A peer's memory keeps bytes for as long as that peer lives, and no longer.
-    """
-    return not url.startswith("evac://")
 
 
 def open_store(url: str, *, owner: Owner | None = None) -> Store:
