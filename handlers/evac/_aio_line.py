@@ -12,7 +12,15 @@ from evac import _fork
 from evac._channel import Channel, ChannelError
 from evac._outage import Outages, cure
 from evac._settings import Settings
-from evac._talk import FIRST_RETRY, HANDSHAKE_SECONDS, LAST_RETRY, Talk, Unwelcome
+from evac._talk import (
+    FIRST_RETRY,
+    HANDSHAKE_SECONDS,
+    LAST_RETRY,
+    Aboard,
+    Returning,
+    Talk,
+    Unwelcome,
+)
 from evac.errors import NotConnected, ProtocolError
 from evac.wire import Message, Registered, Welcome, encode
 
@@ -25,21 +33,21 @@ Asked: TypeAlias = Callable[[Message | None, int | None], None]
 _UNTRIED = "not connected yet"
 
 
-class Anew(Protocol):
-    """What is of no more use after a new registration."""
+class Slots(Returning, Protocol):
+    """Who has slots that a new daemon should have back."""
 
-    def forget_all(self) -> None:
-        """No slot of before will ever be granted again."""
+    def aboard(self, *, resumed: bool) -> None:
+        """On board again: with all that was handed back, or with nothing."""
         ...
 
 
 class _Line:
     """What lives and dies with one connected socket."""
 
-    def __init__(self, settings: Settings, wake: int, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, settings: Settings, slots: Slots, wake: int) -> None:
         self.channel = Channel(settings.socket, wake)
-        self.talk: Talk[Asked] = Talk(settings.register)
-        self.over: asyncio.Future[str] = loop.create_future()
+        self.talk: Talk[Asked] = Talk(settings.register, slots)
+        self.over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def end(self, reason: str) -> None:
         """It is of no more use."""
@@ -53,7 +61,7 @@ class Lines:
     def __init__(
         self,
         settings: Settings,
-        slots: Anew,
+        slots: Slots,
         hear: Callable[[Message], None],
     ) -> None:
         """Nothing is opened yet.
@@ -200,7 +208,7 @@ class Lines:
         while True:
             aboard = False
             try:
-                line = _Line(self._settings, self._wake, self._loop)
+                line = _Line(self._settings, self._slots, self._wake)
             except OSError as error:
                 reason = cure(error)
             else:
@@ -264,20 +272,25 @@ class Lines:
 
     def _take(self, line: _Line, packet: bytes, fds: list[int]) -> None:
         heard = line.talk.take(packet, len(fds))
-        if heard.reply:
-            line.channel.send(heard.reply)
-        if heard.aboard and isinstance(heard.message, Registered):
+        if isinstance(heard.message, Registered):
+            # Before anything else is heard: what was true of the last daemon is not of this one.
             self.welcome, self.board = line.talk.welcome, heard.message
-            self._slots.forget_all()
             self._hear(heard.message)
+        for reply, fd in heard.replies:
+            line.channel.send(reply, fd)
+        if heard.aboard is not None:
+            self._slots.aboard(resumed=heard.aboard is Aboard.RESUMED)
             self._outages.over()
             node = self.welcome.node if self.welcome else ""
-            log.info("on board with evacd on %s as %s", node or "this node", self.board.prefix)
+            prefix = self.board.prefix if self.board else ""
+            log.info("on board with evacd on %s as %s", node or "this node", prefix)
             self.notify()
-        elif heard.asker is not None:
+        if heard.asker is not None:
             heard.asker(heard.message, fds[0] if fds else None)
             self.notify()
-        elif not isinstance(heard.message, Welcome):
+        elif heard.kept_out:
+            log.info("evacd does not take a slot back: %s", heard.kept_out)
+        elif not heard.ours and not isinstance(heard.message, Registered):
             self._hear(heard.message)
 
     def _end(self, line: _Line, reason: str) -> None:

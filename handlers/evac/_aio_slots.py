@@ -1,13 +1,17 @@
-"""The slots of the asyncio client: which are mapped, granted and held. For the loop's thread."""
+"""The slots of the asyncio client: mapped, granted, held, staged, handed back. For the loop's thread."""
 
 import asyncio
+import fcntl
 import logging
+import os
+from collections.abc import Callable, Sequence
 
+from evac import _fork
 from evac._aio_line import Lines
 from evac._clock import monotonic
 from evac._memory import SlotMemory, map_slot
 from evac.errors import EvacError, NotConnected, Refused, SegmentError
-from evac.wire import Acquire, Granted, Message, Refuse, Release, Slot
+from evac.wire import Acquire, Granted, HandBack, Message, Refuse, Release, Slot, Staged
 
 log = logging.getLogger("evac")
 
@@ -15,12 +19,27 @@ log = logging.getLogger("evac")
 class Slots:
     """Maps what a reservation brings, and finds a slot by its number.
 
+    Args:
+        not_kept: Told the step and the reason where the daemon does not keep what was staged.
+
     Attributes:
+        lines: Set by whoever makes both.
         epoch: Counts registrations that began anew.
+        unconfirmed: Staged, and neither confirmed nor refused yet.
     """
 
-    def __init__(self) -> None:
+    lines: Lines
+
+    def __init__(self, not_kept: Callable[[int, str], object]) -> None:
         self.epoch = 0
+        self.unconfirmed: set[asyncio.Future[Message | None]] = set()
+        self._not_kept = not_kept
+        self._boardings = 0
+        # Of all slots of the reservation, to be handed back to a daemon that was restarted.
+        self._fds: dict[int, int] = {}
+        # Staged while there was no daemon; and what the next one is told to be still written.
+        self._unsaid: dict[int, Staged] = {}
+        self._handed_held: set[int] = set()
         self._ready: dict[int, SlotMemory] = {}
         self._held: set[int] = set()
         # Granted after whoever asked had gone on without: the next one's.
@@ -28,10 +47,11 @@ class Slots:
         self._current: Reservation | None = None
         self._acquiring = asyncio.Lock()
         self._filling: set[asyncio.Future[None]] = set()
+        _fork.watch(self)
 
-    def reservation(self, lines: Lines) -> "Reservation":
+    def reservation(self) -> "Reservation":
         """What takes the answers to one `reserve`."""
-        return Reservation(self, lines)
+        return Reservation(self, self.lines)
 
     def is_current(self, slot: SlotMemory) -> bool:
         """Whether the daemon of now has granted it."""
@@ -42,18 +62,56 @@ class Slots:
         if self.is_current(slot):
             self._held.discard(slot.number)
 
-    def release(self, slot: SlotMemory, lines: Lines) -> None:
+    def staged(self, slot: SlotMemory, request: Staged) -> "asyncio.Future[Message | None] | None":
+        """On the wire when this returns, and what will be the daemon's word on it.
+
+        None while there is no daemon: the slot keeps it, and the next one is told.
+        """
+        word = self._say(request)
+        if word is None:
+            self._unsaid[request.slot] = request
+        self.given_back(slot)
+        return word
+
+    def release(self, slot: SlotMemory) -> None:
         """A slot of an older connection is the daemon's already."""
         if self.is_current(slot) and slot.number in self._held:
-            lines.post(Release(slot=slot.number))
+            self.lines.post(Release(slot=slot.number))
             self._held.discard(slot.number)
 
-    def forget_all(self) -> None:
-        """A new connection: nothing of before will ever be granted again."""
-        self.epoch += 1
-        self._clear()
+    def handing(self) -> Sequence[tuple[HandBack, int]]:
+        """See `Returning`."""
+        last = max(self._fds, default=None)
+        self._handed_held = self._held & self._fds.keys()
+        return [
+            (HandBack(slot=number, held=number in self._held, last=number == last), fd)
+            for number, fd in sorted(self._fds.items())
+        ]
 
-    async def acquire(self, lines: Lines, within: float) -> tuple[SlotMemory | None, str]:
+    def aboard(self, *, resumed: bool) -> None:
+        """See `_aio_line.Slots`."""
+        self._boardings += 1
+        unsaid, self._unsaid = self._unsaid, {}
+        if not resumed:
+            self.epoch += 1
+            self._clear()
+            for request in unsaid.values():
+                self._not_kept(request.step, "evacd was restarted, and does not know its slot")
+            return
+        # None is granted that is not held.
+        self._spare.clear()
+        for request in unsaid.values():
+            # Of the others their headers have told.
+            if request.slot in self._handed_held:
+                self._say(request)
+
+    def forget(self) -> None:
+        """In a forked child: keep no memory that is the parent's."""
+        fds, self._fds = self._fds, {}
+        for fd in fds.values():
+            os.close(fd)
+
+    async def acquire(self, within: float) -> tuple[SlotMemory | None, str]:
         """A granted slot for one holder; or why there is none, after *within* seconds."""
         until = monotonic() + within
         try:
@@ -62,7 +120,7 @@ class Slots:
         except TimeoutError:
             return None, "another task is waiting for a slot"
         try:
-            return await self._acquire(lines, until)
+            return await self._acquire(until)
         except NotConnected as error:
             return None, error.reason
         finally:
@@ -75,6 +133,7 @@ class Slots:
         if self._current is not reservation:
             self._clear()
             self._current = reservation
+        self._fds[message.slot] = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 0)
         filling = asyncio.get_running_loop().run_in_executor(None, memory.populate)
         self._filling.add(filling)
         filling.add_done_callback(lambda done: self._filled(reservation, memory, done))
@@ -88,10 +147,25 @@ class Slots:
             reservation.count += 1
             reservation.lines.notify()
 
-    async def _acquire(self, lines: Lines, until: float) -> tuple[SlotMemory | None, str]:
-        epoch, number = self.epoch, next(iter(self._spare), None)
+    def _say(self, request: Staged) -> "asyncio.Future[Message | None] | None":
+        word: asyncio.Future[Message | None] = asyncio.get_running_loop().create_future()
+
+        def hear(message: Message | None, _fd: int | None) -> None:
+            if isinstance(message, Refuse):
+                self._not_kept(request.step, message.reason)
+            if not word.done():
+                word.set_result(message)
+
+        if not self.lines.post(request, hear):
+            return None
+        self.unconfirmed.add(word)
+        word.add_done_callback(self.unconfirmed.discard)
+        return word
+
+    async def _acquire(self, until: float) -> tuple[SlotMemory | None, str]:
+        boardings, number = self._boardings, next(iter(self._spare), None)
         if number is None:
-            answer = await lines.ask(Acquire(), until - monotonic(), late=self._granted_late)
+            answer = await self.lines.ask(Acquire(), until - monotonic(), late=self._granted_late)
             if not isinstance(answer, Granted):
                 return None, answer.reason if isinstance(answer, Refuse) else answer.type
             number = answer.slot
@@ -99,13 +173,14 @@ class Slots:
         if number in self._held:
             return None, f"slot {number} is being written by another task"
         try:
-            await lines.wait(
-                lambda: number in self._ready or self.epoch != epoch, until - monotonic()
+            await self.lines.wait(
+                lambda: number in self._ready or self._boardings != boardings,
+                until - monotonic(),
             )
         except asyncio.CancelledError:
             self._spare.add(number)
             raise
-        if self.epoch != epoch:
+        if self._boardings != boardings or not self.lines.ready:
             return None, "the connection was lost"
         slot = self._ready.get(number)
         if slot is None:
@@ -119,6 +194,7 @@ class Slots:
             self._spare.add(message.slot)
 
     def _clear(self) -> None:
+        self.forget()
         self._ready.clear()
         self._held.clear()
         self._spare.clear()

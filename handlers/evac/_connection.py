@@ -6,7 +6,7 @@ import os
 import select
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from threading import Condition, Thread, current_thread
 from typing import Protocol, TypeAlias
 
@@ -15,24 +15,17 @@ from evac._channel import Channel, ChannelError
 from evac._clock import Monotonic, monotonic
 from evac._outage import Outages, cure
 from evac._settings import Settings
-from evac.errors import NotConnected, ProtocolError
-from evac.wire import (
-    PROTOCOL,
-    Accepted,
-    Adopted,
-    HandBack,
-    Hello,
-    Lent,
-    Message,
-    Packet,
-    Refuse,
-    Registered,
-    Slot,
-    Status,
-    Welcome,
-    decode,
-    encode,
+from evac._talk import (
+    FIRST_RETRY,
+    HANDSHAKE_SECONDS,
+    LAST_RETRY,
+    Aboard,
+    Returning,
+    Talk,
+    Unwelcome,
 )
+from evac.errors import NotConnected, ProtocolError
+from evac.wire import Message, Refuse, Registered, Welcome, encode
 
 log = logging.getLogger("evac")
 
@@ -42,18 +35,10 @@ Answer: TypeAlias = Callable[[Message | None, int | None], None]
 Late: TypeAlias = Callable[[Message], None]
 
 _UNTRIED = "not connected yet"
-FIRST_RETRY, LAST_RETRY = 1.0, 15.0
-# A daemon that accepts and then says nothing is as good as none.
-_HANDSHAKE_SECONDS = 10.0
-_WITH_FD = (Slot, Lent, Adopted, Status)
 
 
-class Returning(Protocol):
+class Slots(Returning, Protocol):
     """Who has slots that a new daemon should have back. Called in the socket thread."""
-
-    def handing(self) -> list[tuple[HandBack, int]]:
-        """What to say of each, and its fd, which stays theirs; the last one says so."""
-        ...
 
     def aboard(self, *, resumed: bool) -> None:
         """On board again: with all that was handed back, or with nothing."""
@@ -75,10 +60,7 @@ class _Line:
 
     channel: Channel
     started: float
-    pending: dict[int, Answer] = field(default_factory=dict[int, Answer])
-    registered: bool = False
-    handing: int = 0
-    resumed: bool = True
+    talk: Talk[Answer]
 
 
 class Connection:
@@ -92,7 +74,7 @@ class Connection:
         returning: Set by whoever has slots.
     """
 
-    returning: Returning | None = None
+    returning: Slots | None = None
 
     def __init__(
         self,
@@ -114,7 +96,6 @@ class Connection:
         self._clock = clock
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._line: _Line | None = None
-        self._last_id = 0
         self._boardings = 0
         self._closing = False
         self._outages = Outages(self.path, quiet=quiet)
@@ -129,7 +110,7 @@ class Connection:
     def ready(self) -> bool:
         """Whether the daemon has this workload on board right now."""
         line = self._line
-        return line is not None and line.registered
+        return line is not None and line.talk.aboard
 
     def absence(self) -> str:
         """For a person; before the first try has ended, from a look at the socket's file."""
@@ -149,9 +130,9 @@ class Connection:
         """
         with self.changed:
             line = self._line
-            if line is None or not line.registered:
+            if line is None or not line.talk.aboard:
                 return False
-            packet = self._numbered(line, message, answer)
+            packet = encode(message) if answer is None else line.talk.ask(message, answer)
         line.channel.send(packet)
         return True
 
@@ -209,7 +190,7 @@ class Connection:
             before = self._boardings
             try:
                 self._live()
-            except (ChannelError, ProtocolError) as error:
+            except (ChannelError, ProtocolError, Unwelcome) as error:
                 reason = str(error)
             except OSError as error:
                 reason = cure(error)
@@ -233,21 +214,21 @@ class Connection:
 
     def _live(self) -> None:
         """One connection, from connect to its end, which is told by an exception."""
-        line = _Line(Channel(self.path, self._wake), self._clock())
+        talk: Talk[Answer] = Talk(self._register, self.returning)
+        line = _Line(Channel(self.path, self._wake), self._clock(), talk)
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         with self.changed:
             self._line = line
-            hello = self._numbered(line, Hello(version=PROTOCOL, client="evac"), self._greeted)
-        line.channel.send(hello)
+        line.channel.send(talk.begin())
         while not self._closing:
             waits_to_write = select.POLLOUT if line.channel.behind else 0
             poll.register(line.channel.socket, select.POLLIN | waits_to_write)
             wait = None
-            if not line.registered:
-                wait = line.started + _HANDSHAKE_SECONDS - self._clock()
+            if not line.talk.aboard:
+                wait = line.started + HANDSHAKE_SECONDS - self._clock()
                 if wait <= 0:
-                    raise ChannelError(f"evacd did not answer in {_HANDSHAKE_SECONDS:g} s")
+                    raise ChannelError(f"evacd did not answer in {HANDSHAKE_SECONDS:g} s")
             poll.poll(None if wait is None else 1000 * wait)
             self._drain()
             line.channel.flush()
@@ -262,113 +243,58 @@ class Connection:
                     return
                 packet, fds = got
                 try:
-                    self._dispatch(line, decode(packet), fds)
+                    self._take(line, packet, fds)
                 finally:
                     for fd in fds:
                         os.close(fd)
 
-    def _dispatch(self, line: _Line, packet: Packet, fds: list[int]) -> None:
-        message = packet.message
-        expected = 1 if isinstance(message, _WITH_FD) else 0
-        if len(fds) != expected:
-            raise ProtocolError(f"{message.type} came with {len(fds)} fds, expected {expected}")
-        fd = fds[0] if fds else None
-        if packet.re is None:
-            if isinstance(message, Refuse):
-                self._refused(message)
-            else:
-                self._hear(message)
-            return
-        # A reservation is answered slot by slot, and so is an adoption.
-        goes_on = isinstance(message, Lent) or (isinstance(message, Slot) and not message.last)
+    def _take(self, line: _Line, packet: bytes, fds: list[int]) -> None:
         with self.changed:
-            take = line.pending.get if goes_on else line.pending.pop
-            answer = take(packet.re, None)
-        if answer is not None:
-            answer(message, fd)
-
-    def _greeted(self, message: Message | None, _fd: int | None) -> None:
-        line = self._line
-        if message is None or line is None:
-            return
-        if not isinstance(message, Welcome):
-            raise ChannelError(_unexpected(message))
-        with self.changed:
-            self.welcome = message
-            resume = self.returning is not None and bool(self.returning.handing())
-            packet = self._numbered(line, replace(self._register, resume=resume), self._boarded)
-        line.channel.send(packet)
-
-    def _boarded(self, message: Message | None, _fd: int | None) -> None:
-        line = self._line
-        if message is None or line is None:
-            return
-        if not isinstance(message, Registered):
-            raise ChannelError(_unexpected(message))
-        # Before anything else is heard: what was true of the last daemon is not of this one.
-        self.registered = message
-        self._hear(message)
-        with self.changed:
-            handing = self.returning.handing() if self.returning is not None else []
-            line.handing = len(handing)
+            heard = line.talk.take(packet, len(fds))
+            if isinstance(heard.message, Registered):
+                # Before anything else is heard: what was true of the last daemon is not of this one.
+                self.welcome, self.registered = line.talk.welcome, heard.message
+                self._hear(heard.message)
             # While we hold the lock, nobody closes a slot's fd.
-            for one, fd in handing:
-                line.channel.send(self._numbered(line, one, self._handed), fd)
-        if not handing:
-            self._aboard(line, resumed=False)
+            for reply, fd in heard.replies:
+                line.channel.send(reply, fd)
+            if heard.aboard is not None:
+                self._aboard(resumed=heard.aboard is Aboard.RESUMED)
+        if heard.asker is not None:
+            heard.asker(heard.message, fds[0] if fds else None)
+        elif heard.kept_out:
+            log.info("evacd does not take a slot back: %s", heard.kept_out)
+        elif isinstance(heard.message, Refuse) and not heard.ours:
+            log.warning("evacd: %s", heard.message.reason)
+        elif not heard.ours and not isinstance(heard.message, Registered):
+            self._hear(heard.message)
 
-    def _handed(self, message: Message | None, _fd: int | None) -> None:
-        line = self._line
-        if message is None or line is None:
-            return
-        if isinstance(message, Refuse):
-            log.info("evacd does not take a slot back: %s", message.reason)
-        line.resumed = line.resumed and isinstance(message, Accepted)
-        line.handing -= 1
-        if line.handing == 0:
-            self._aboard(line, resumed=line.resumed)
-
-    def _aboard(self, line: _Line, *, resumed: bool) -> None:
-        message = self.registered
-        assert message is not None
-        with self.changed:
-            self._boardings += 1
-            self.count += not resumed
-            self.lost = None
-            line.registered = True
-            # Before any caller wakes up.
-            if self.returning is not None:
-                self.returning.aboard(resumed=resumed)
-            self.changed.notify_all()
+    def _aboard(self, *, resumed: bool) -> None:
+        """In the lock: before any caller wakes up."""
+        self._boardings += 1
+        self.count += not resumed
+        self.lost = None
+        if self.returning is not None:
+            self.returning.aboard(resumed=resumed)
+        self.changed.notify_all()
         self._outages.over()
         node = self.welcome.node if self.welcome else ""
-        log.info("on board with evacd on %s as %s", node or "this node", message.prefix)
-
-    def _refused(self, message: Refuse) -> None:
-        if message.fatal:
-            raise ChannelError(_unexpected(message))
-        log.warning("evacd: %s", message.reason)
+        prefix = self.registered.prefix if self.registered else ""
+        log.info("on board with evacd on %s as %s", node or "this node", prefix)
 
     def _drop(self, reason: str) -> None:
         with self.changed:
             line, self._line = self._line, None
-            if line is not None and line.registered:
+            if line is not None and line.talk.aboard:
                 self.lost = self._clock()
             if not self._closing:
                 self._why = reason
-            pending = list(line.pending.values()) if line else []
+            pending = list(line.talk.waiting.values()) if line else []
             self.changed.notify_all()
         if line is not None:
             line.channel.close()
         for answer in pending:
             answer(None, None)
-
-    def _numbered(self, line: _Line, message: Message, answer: Answer | None) -> bytes:
-        if answer is None:
-            return encode(message)
-        self._last_id += 1
-        line.pending[self._last_id] = answer
-        return encode(message, id=self._last_id)
 
     def _sleep(self, seconds: float) -> None:
         poll = select.poll()
@@ -381,9 +307,3 @@ class Connection:
     def _drain(self) -> None:
         with suppress(BlockingIOError):
             os.eventfd_read(self._wake)
-
-
-def _unexpected(message: Message) -> str:
-    if isinstance(message, Refuse):
-        return f"evacd refused: {message.reason}"
-    return f"evacd answered with {message.type!r}"

@@ -1,20 +1,27 @@
-"""What is said on one connection, without the socket: packets in, facts out, for any shell.
+"""What is said on one connection, without the socket: packets in, facts out, for both shells.
 
 ::
 
-    hello -> welcome -> register -> registered -> requests and their answers, orders, turns
+    hello -> welcome -> register -> registered -> hand-back ... -> aboard
+                                                                      |
+                                       requests and their answers, orders, turns
 
 The shell sends what `begin`, `ask` and a `Heard` give it, and hands over what it receives.
 """
 
-from collections.abc import Hashable
-from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Generic, Protocol, TypeVar
 
 from evac.errors import ProtocolError
 from evac.wire import (
     PROTOCOL,
+    Accepted,
+    Adopted,
+    HandBack,
     Hello,
+    Lent,
     Message,
     Refuse,
     Register,
@@ -30,13 +37,28 @@ from evac.wire import (
 FIRST_RETRY, LAST_RETRY = 1.0, 15.0
 # A daemon that accepts and then says nothing is as good as none.
 HANDSHAKE_SECONDS = 10.0
-_WITH_FD = (Slot, Status)
+_WITH_FD = (Slot, Lent, Adopted, Status)
 
 _Who = TypeVar("_Who", bound=Hashable)
 
 
+class Returning(Protocol):
+    """Who has slots that a new daemon should have back."""
+
+    def handing(self) -> Sequence[tuple[HandBack, int]]:
+        """What to say of each, and its fd, which stays theirs; the last one says so."""
+        ...
+
+
 class Unwelcome(Exception):
     """The daemon does not take us aboard; the text says why. The connection is of no more use."""
+
+
+class Aboard(Enum):
+    """How we came on board."""
+
+    ANEW = "with nothing"
+    RESUMED = "with all that was handed back"
 
 
 @dataclass(frozen=True)
@@ -46,14 +68,18 @@ class Heard(Generic[_Who]):
     Attributes:
         message: What the daemon said.
         asker: Who asked for it; None where nobody did.
-        reply: To be sent at once; empty where there is nothing to say.
-        aboard: This packet took us aboard.
+        replies: To be sent at once, with an fd each or None.
+        aboard: This packet took us on board.
+        ours: It is nobody else's to hear: said to this conversation itself, or too late.
+        kept_out: Why a slot that was handed back is none any more.
     """
 
     message: Message
     asker: _Who | None = None
-    reply: bytes = b""
-    aboard: bool = False
+    replies: tuple[tuple[bytes, int | None], ...] = ()
+    aboard: Aboard | None = None
+    ours: bool = False
+    kept_out: str = ""
 
 
 @dataclass
@@ -62,18 +88,22 @@ class Talk(Generic[_Who]):
 
     Attributes:
         register: Who we are.
+        returning: Who has slots of before; None for nobody.
         aboard: The daemon has this workload on board.
         welcome: Its half of the hello; None before it.
         waiting: Who waits for an answer, by the request's number.
     """
 
     register: Register
+    returning: Returning | None = None
     aboard: bool = False
     welcome: Welcome | None = None
     waiting: dict[int, _Who] = field(default_factory=dict)
     _last: int = 0
     _greeting: int = 0
     _boarding: int = 0
+    _handed: set[int] = field(default_factory=set)
+    _resumed: bool = True
 
     def begin(self) -> bytes:
         """The first packet."""
@@ -106,22 +136,39 @@ class Talk(Generic[_Who]):
             return self._greeted(message)
         if got.re == self._boarding:
             return self._boarded(message)
-        # A reservation is answered slot by slot.
-        goes_on = isinstance(message, Slot) and not message.last
+        if got.re in self._handed:
+            return self._taken_back(got.re, message)
+        # A reservation is answered slot by slot, and so is an adoption.
+        goes_on = isinstance(message, Lent) or (isinstance(message, Slot) and not message.last)
         asker = (self.waiting.get if goes_on else self.waiting.pop)(got.re, None)
-        return Heard(message, asker)
+        return Heard(message, asker, ours=asker is None)
 
     def _greeted(self, message: Message) -> "Heard[_Who]":
         if not isinstance(message, Welcome):
             raise Unwelcome(_unexpected(message))
         self.welcome, self._greeting, self._boarding = message, 0, self._next()
-        return Heard(message, reply=encode(self.register, id=self._boarding))
+        resume = self.returning is not None and bool(self.returning.handing())
+        packet = encode(replace(self.register, resume=resume), id=self._boarding)
+        return Heard(message, replies=((packet, None),), ours=True)
 
     def _boarded(self, message: Message) -> "Heard[_Who]":
         if not isinstance(message, Registered):
             raise Unwelcome(_unexpected(message))
-        self._boarding, self.aboard = 0, True
-        return Heard(message, aboard=True)
+        self._boarding = 0
+        replies: list[tuple[bytes, int | None]] = []
+        for one, fd in self.returning.handing() if self.returning is not None else ():
+            self._handed.add(self._next())
+            replies.append((encode(one, id=self._last), fd))
+        self.aboard = not replies
+        return Heard(message, replies=tuple(replies), aboard=Aboard.ANEW if self.aboard else None)
+
+    def _taken_back(self, number: int, message: Message) -> "Heard[_Who]":
+        self._handed.discard(number)
+        self._resumed = self._resumed and isinstance(message, Accepted)
+        self.aboard = not self._handed
+        how = Aboard.RESUMED if self._resumed else Aboard.ANEW
+        why = message.reason if isinstance(message, Refuse) else ""
+        return Heard(message, aboard=how if self.aboard else None, ours=True, kept_out=why)
 
     def _next(self) -> int:
         self._last += 1

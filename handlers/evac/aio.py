@@ -102,10 +102,10 @@ class Client:
         self._mode = settings.register.mode
         self._world = settings.register.world
         self._born = int(clock())
-        self._slots = Slots()
+        self._slots = Slots(self._not_kept)
         self._lines = Lines(settings, self._slots, self._hear)
+        self._slots.lines = self._lines
         self._unasked = Unasked(self._lines.own, self._lines.post)
-        self._unconfirmed: set[asyncio.Future[Message | None]] = set()
         self._forked = False
         _fork.watch(self)
 
@@ -127,7 +127,7 @@ class Client:
 
     @property
     def connection(self) -> int:
-        """Counts registrations that began anew: once it changes, slots must be reserved again."""
+        """Once it changes, all slots must be reserved again; where they could be kept, it does not."""
         return self._slots.epoch
 
     @property
@@ -217,7 +217,7 @@ class Client:
         checked(request)
         if self._forked or not self._lines.ready:
             raise self._lines.missing()
-        reservation = self._slots.reservation(self._lines)
+        reservation = self._slots.reservation()
         self._lines.post(request, reservation.hear)
         await self._lines.wait(lambda: reservation.count or reservation.failure, within)
         if reservation.count:
@@ -236,7 +236,7 @@ class Client:
         if self._forked:
             self.last_refusal = self._lines.missing().reason
             return None
-        slot, self.last_refusal = await self._slots.acquire(self._lines, within)
+        slot, self.last_refusal = await self._slots.acquire(within)
         return slot
 
     async def staged(self, slot: SlotMemory, step: int) -> bool:
@@ -245,33 +245,27 @@ class Client:
         The message is on its way before this waits. A cancelled wait takes nothing back.
 
         Returns:
-            Whether the daemon keeps it; `last_refusal` says why not, and a warning is logged.
+            Whether the daemon keeps it, as far as is known: where it refused, a warning is logged;
+            while there is none the slot keeps it, and the next one is told. `last_refusal` says
+            which it was.
         """
         request = Staged(slot=slot.number, step=operator.index(step))
         checked(request)
-        if self._forked or not self._slots.is_current(slot) or not self._lines.ready:
-            gone = "its slot belongs to a connection that is gone"
-            stale = not self._forked and not self._slots.is_current(slot)
-            return self._not_kept(step, gone if stale else self._lines.missing().reason)
-        word: asyncio.Future[Message | None] = asyncio.get_running_loop().create_future()
-        self._unconfirmed.add(word)
-        word.add_done_callback(self._unconfirmed.discard)
-
-        def hear(message: Message | None, _fd: int | None) -> None:
-            if isinstance(message, Refuse):
-                self._not_kept(step, message.reason)
-            if not word.done():
-                word.set_result(message)
-
-        self._lines.post(request, hear)
-        self._slots.given_back(slot)
+        if self._forked:
+            return False
+        if not self._slots.is_current(slot):
+            return self._not_kept(step, "its slot belongs to a connection that is gone")
+        word = self._slots.staged(slot, request)
+        if word is None:
+            self.last_refusal = self._lines.missing().reason
+            return False
         answer = await asyncio.shield(word)
         return answer is not None and not isinstance(answer, Refuse)
 
     def release(self, slot: SlotMemory) -> None:
         """Give *slot* back unwritten."""
         if not self._forked:
-            self._slots.release(slot, self._lines)
+            self._slots.release(slot)
 
     # --- orders and turns -----------------------------------------------------------------
 
@@ -311,9 +305,10 @@ class Client:
         """Hang up; waits a moment for the daemon to have taken what was staged last."""
         if self._forked:
             return
-        if self._unconfirmed:
-            await asyncio.wait(set(self._unconfirmed), timeout=_SETTLE_SECONDS)
+        if self._slots.unconfirmed:
+            await asyncio.wait(set(self._slots.unconfirmed), timeout=_SETTLE_SECONDS)
         await self._lines.close()
+        self._slots.forget()
         self._unasked.close()
 
     def forget(self) -> None:
