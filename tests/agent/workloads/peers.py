@@ -34,7 +34,7 @@ from evac.wire import (
 )
 from evac.wire import Slot as SlotMessage
 from evacd.clock import SystemClock
-from evacd.workloads import Board, BoardSettings, Happening
+from evacd.workloads import Board, BoardSettings, Happening, Keeper
 from evacd.workloads.places import Prepare
 
 # Generous: nothing here waits for it unless something is broken.
@@ -94,7 +94,7 @@ class Running:
 
 @contextlib.asynccontextmanager
 async def serving(
-    chosen: BoardSettings, *, prepare: Prepare | None = None
+    chosen: BoardSettings, *, prepare: Prepare | None = None, keeper: Keeper | None = None
 ) -> AsyncGenerator[Running, None]:
     """A board that serves for as long as the context is open."""
     happenings: list[Happening] = []
@@ -111,6 +111,7 @@ async def serving(
         status=lambda: board.snapshot() | {"node": chosen.node},
         admin=administer,
         prepare=prepare,
+        keeper=keeper,
     )
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(board.serve())
