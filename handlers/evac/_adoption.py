@@ -88,42 +88,70 @@ class Adoption:
         self.close()
 
 
-def adopt(connection: Connection, timeout: float) -> Adoption:
-    """See `Client.adopt`."""
-    mapped: dict[int, Mapping] = {}
-    answer: list[list[Any] | EvacError] = []
+class Adopting:
+    """The answers to one `adopt`, as they come.
 
-    def hear(message: Message | None, fd: int | None) -> None:
+    Args:
+        missing: Why the connection is gone.
+
+    Attributes:
+        over: No further one will come.
+    """
+
+    def __init__(self, missing: Callable[[], NotConnected]) -> None:
+        self.over = False
+        self._missing = missing
+        self._mapped: dict[int, Mapping] = {}
+        self._found: list[Any] | EvacError | None = None
+
+    def hear(self, message: Message | None, fd: int | None) -> None:
+        """Take one answer."""
         found: list[Any] | EvacError | None = None
         try:
             if isinstance(message, Lent) and fd is not None:
-                mapped[message.slot] = map_slot(fd, message.nbytes, writable=False)
+                self._mapped[message.slot] = map_slot(fd, message.nbytes, writable=False)
             elif isinstance(message, Adopted) and fd is not None:
                 found = _slots(read_answer(fd, message.nbytes))
             elif isinstance(message, Refuse):
                 found = Refused(message.reason)
             elif message is None:
-                found = connection.missing()
+                found = self._missing()
         except EvacError as error:
             found = error
-        if found is not None:
-            with connection.changed:
-                answer.append(found)
-                connection.changed.notify_all()
+        if self._found is None and found is not None:
+            self._found, self.over = found, True
+
+    def adoption(self, release: Callable[[int], None]) -> Adoption:
+        """What came of it, once it is over.
+
+        Raises:
+            EvacError: See `Client.adopt`.
+        """
+        if isinstance(self._found, EvacError):
+            raise self._found
+        return Adoption(tuple(_adopted(told, self._mapped) for told in self._found or ()), release)
+
+
+def adopt(connection: Connection, timeout: float) -> Adoption:
+    """See `Client.adopt`."""
+    adopting = Adopting(connection.missing)
+
+    def hear(message: Message | None, fd: int | None) -> None:
+        adopting.hear(message, fd)
+        with connection.changed:
+            connection.changed.notify_all()
 
     if not connection.post(Adopt(), hear):
         raise connection.missing()
     with connection.changed:
-        connection.changed.wait_for(lambda: answer, timeout)
-    if not answer:
+        connection.changed.wait_for(lambda: adopting.over, timeout)
+    if not adopting.over:
         raise NotConnected(connection.path, f"no answer to adopt in {timeout:g} s")
-    if isinstance(answer[0], EvacError):
-        raise answer[0]
+    return adopting.adoption(lambda number: _release(connection, number))
 
-    def release(number: int) -> None:
-        connection.post(Release(slot=number))
 
-    return Adoption(tuple(_adopted(told, mapped) for told in answer[0]), release)
+def _release(connection: Connection, number: int) -> None:
+    connection.post(Release(slot=number))
 
 
 def _slots(document: dict[str, Any]) -> list[Any]:

@@ -22,7 +22,7 @@ from evac._talk import (
     Unwelcome,
 )
 from evac.errors import NotConnected, ProtocolError
-from evac.wire import Message, Registered, Welcome, encode
+from evac.wire import Message, Registered, Release, Welcome, encode
 
 log = logging.getLogger("evac")
 
@@ -134,6 +134,10 @@ class Lines:
         packet = encode(message) if asked is None else line.talk.ask(message, asked)
         line.channel.send(packet)
         return True
+
+    def release(self, slot: int) -> None:
+        """Give a slot back, or end its loan."""
+        self.post(Release(slot=slot))
 
     async def ask(
         self,

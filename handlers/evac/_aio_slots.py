@@ -11,7 +11,7 @@ from evac._aio_line import Lines
 from evac._clock import monotonic
 from evac._memory import SlotMemory, map_slot
 from evac.errors import EvacError, NotConnected, Refused, SegmentError
-from evac.wire import Acquire, Granted, HandBack, Message, Refuse, Release, Slot, Staged
+from evac.wire import Acquire, Granted, HandBack, Message, Refuse, Slot, Staged
 
 log = logging.getLogger("evac")
 
@@ -76,7 +76,7 @@ class Slots:
     def release(self, slot: SlotMemory) -> None:
         """A slot of an older connection is the daemon's already."""
         if self.is_current(slot) and slot.number in self._held:
-            self.lines.post(Release(slot=slot.number))
+            self.lines.release(slot.number)
             self._held.discard(slot.number)
 
     def handing(self) -> Sequence[tuple[HandBack, int]]:

@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from evac import _fork
+from evac._adoption import Adopting, Adoption
 from evac._aio_heard import Event, OnTurn, Unasked
 from evac._aio_line import Asked, Lines
 from evac._aio_slots import Slots
@@ -29,6 +30,7 @@ from evac._memory import SlotMemory, read_answer
 from evac._settings import Settings, checked, read_settings
 from evac.errors import NotConnected, ProtocolError, Refused
 from evac.wire import (
+    Adopt,
     AskStatus,
     Leave,
     Message,
@@ -266,6 +268,21 @@ class Client:
         """Give *slot* back unwritten."""
         if not self._forked:
             self._slots.release(slot)
+
+    async def adopt(self, within: float = 30.0) -> Adoption:
+        """What processes of this job and run, dead ones too, hold whole here; see `evac.Client.adopt`.
+
+        Raises:
+            NotConnected: No connection, or no answer within *within* seconds.
+            Refused: It is of another run.
+            ProtocolError, SegmentError: What came cannot be read.
+        """
+        adopting = Adopting(self._lines.missing)
+        if self._forked or not self._lines.post(Adopt(), adopting.hear):
+            raise self._lines.missing()
+        if not await self._lines.wait(lambda: adopting.over, within):
+            raise NotConnected(self._lines.path, f"no answer to adopt in {within:g} s")
+        return adopting.adoption(self._lines.release)
 
     # --- orders and turns -----------------------------------------------------------------
 
