@@ -1,157 +1,27 @@
 """The drivers of the lanes, in simulated time: what is done when, and what becomes of it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 
-from evac.errors import GenerationError
 from evac.generation import Generation
 from evac.store import Owner
-from evacd.facts import Candidate, Confidence, Kept, Kind, Lost, Order, Outcome, Unit
-from evacd.flush import Flush
-from evacd.flush.save import Place, Saved, Unsaved
-from evacd.workloads import Part, TurnResult
+from evacd.facts import Candidate, Kept, Lost, Unit
+from evacd.flush.save import Place
+from tests.agent.flush.simulated import (
+    LANE,
+    MB,
+    RATE,
+    Aboard,
+    Link,
+    Told,
+    flushing,
+    order,
+    staged,
+)
 
 pytestmark = pytest.mark.looptime
-
-LANE = "file:///store"
-MB = 1_000_000
-RATE = 100 * MB
-
-
-class LoopClock:
-    """The event loop's simulated time."""
-
-    def monotonic(self) -> float:
-        return asyncio.get_running_loop().time()
-
-    def utc(self) -> datetime:
-        return datetime.now(UTC)
-
-
-class Aboard:
-    """Workloads as the flush sees them: facts, and who holds what."""
-
-    def __init__(self, *units: Unit) -> None:
-        self.all = {unit.name: unit for unit in units}
-        self.held: tuple[str, Generation] = ("", Generation(0, 0))
-        self.turns: list[tuple[str, float]] = []
-        self.turn_takes = 0.5
-
-    def units(self) -> tuple[Unit, ...]:
-        return tuple(self.all.values())
-
-    @contextmanager
-    def hold(self, unit: str, generation: Generation) -> Iterator[tuple[Part, ...]]:
-        if unit not in self.all:
-            raise GenerationError(str(generation), "it left")
-        self.held = (unit, generation)
-        yield ()
-
-    def mark_durable(self, unit: str, generation: Generation) -> None:
-        old = self.all[unit]
-        newer = tuple(c for c in old.candidates if c.generation > generation)
-        self.all[unit] = replace(old, candidates=newer)
-
-    async def turn(
-        self, unit: str, *, seconds: float, order: str, patience: float | None = None
-    ) -> TurnResult:
-        self.turns.append((unit, seconds))
-        patience = seconds if patience is None else patience
-        if self.turn_takes > patience:
-            await asyncio.sleep(patience)
-            return TurnResult(False, 0, "no answer in its time")
-        await asyncio.sleep(self.turn_takes)
-        return TurnResult(True, 7, "")
-
-
-class Link:
-    """A store's link of a steady rate; some units it refuses."""
-
-    def __init__(
-        self,
-        aboard: Aboard,
-        *,
-        rate: float = RATE,
-        refuses: Sequence[str] = (),
-        resets: Sequence[str] = (),
-        partial: Sequence[str] = (),
-    ) -> None:
-        self._aboard = aboard
-        self.rate = rate
-        self.refuses = refuses
-        self.resets = resets
-        self.partial = partial
-        self.log: list[tuple[float, str, int]] = []
-
-    async def save(
-        self,
-        parts: Sequence[Part],
-        *,
-        lane: str,
-        order: str,
-        kind: Kind = "full",
-        progress: Callable[[int], None] | None = None,
-    ) -> Saved | Unsaved:
-        unit, generation = self._aboard.held
-        self.log.append((asyncio.get_running_loop().time(), unit, generation.step))
-        nbytes = next(
-            c.nbytes for c in self._aboard.all[unit].candidates if c.generation == generation
-        )
-        assert progress is not None
-        for _ in range(100):
-            await asyncio.sleep(nbytes / self.rate / 100)
-            progress(nbytes // 100)
-        if unit in self.refuses:
-            return Unsaved("the disk is full", for_good=True)
-        if unit in self.resets:
-            return Unsaved("connection reset", for_good=False)
-        place = Place(LANE, unit, Owner(0, 0))
-        return Saved(LANE, nbytes, whole=unit not in self.partial, place=place)
-
-
-def staged(name: str, priority: int, *sizes: int) -> Unit:
-    """Sizes in MB, newest first; steps count down from 9."""
-    found = tuple(Candidate(Generation(1, 9 - i), mb * MB) for i, mb in enumerate(sizes))
-    return Unit(name, priority, arrived=0.0, lanes=(LANE,), candidates=found)
-
-
-def order(deadline: float, id: str = "o1") -> Order:
-    return Order(id, deadline, Confidence.CERTAIN, "test", "drain", given=0.0)
-
-
-class Told:
-    def __init__(self) -> None:
-        self.events: list[tuple[str, Mapping[str, Any]]] = []
-        self.outcomes: list[Outcome] = []
-
-    def record(self, name: str, data: Mapping[str, Any]) -> None:
-        self.events.append((name, data))
-
-
-@asynccontextmanager
-async def flushing(aboard: Aboard, link: Link, told: Told) -> AsyncIterator[Flush]:
-    flush = Flush(
-        aboard,
-        link,
-        lanes=[LANE],
-        assumed=RATE,
-        reserve=1.0,
-        commit_seconds=0.0,
-        clock=LoopClock(),
-        record=told.record,
-        ended=told.outcomes.append,
-        idle=lambda: None,
-    )
-    async with asyncio.TaskGroup() as tasks:
-        driver = tasks.create_task(flush.drive(LANE))
-        yield flush
-        driver.cancel()
 
 
 async def test_higher_priority_goes_first_and_all_that_fits_is_kept() -> None:
