@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from evac.human import rate, seconds, size
+from evac.incident.summary import lacking
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, indent: str = "") -> str:
@@ -24,10 +25,7 @@ def render_status(status: Mapping[str, Any]) -> str:
         f"evacd {status['version']} on {status['node']}: {_headline(status.get('order'))}",
         f"memory   {size(memory['used'])} of {size(memory['budget'])} in slots",
     ]
-    parts += [
-        f"store    {lane['store']}  {rate(lane['bytes_per_second'])}"
-        for lane in status.get("lanes", ())
-    ]
+    parts += [f"store    {_lane(lane)}" for lane in status.get("lanes", ())]
     if cloud := status.get("cloud"):
         cure = f"; {cloud['cure']}" if cloud["cure"] else ""
         parts.append(f"cloud    {cloud['cloud'] or 'none heard'}  {cloud['how']}{cure}")
@@ -49,6 +47,20 @@ def render_status(status: Mapping[str, Any]) -> str:
         outcomes = ("OUTCOME", "WORKLOAD", "WHAT")
         parts += ["", table(outcomes, (_outcome(one) for one in status["outcomes"]))]
     return "\n".join(parts)
+
+
+def _lane(lane: Mapping[str, Any]) -> str:
+    """A store, how fast it is, and what moves there."""
+    said = [f"{lane['store']}  {rate(lane['bytes_per_second'])}"]
+    if not lane.get("measured", True):
+        said.append("not measured yet")
+    if not lane.get("durable", True):
+        said.append("memory of a peer, not durable")
+    if moving := lane.get("moving"):
+        what = f"step {moving['step']}" if moving["step"] is not None else "its own flush"
+        left = f", {size(moving['left_bytes'])} left" if moving["left_bytes"] else ""
+        said.append(f"{moving['unit']} {what}{left}")
+    return "; ".join(said)
 
 
 def _headline(order: Mapping[str, Any] | None) -> str:
@@ -111,7 +123,8 @@ def _outcome(one: Mapping[str, Any]) -> tuple[str, ...]:
         return ("LOST", one["unit"], one["reason"])
     generation = one["generation"]
     what = f"step {generation['step']}" if generation else "its own flush"
-    part = "" if one["durable"] else ", other nodes' ranks are still missing"
+    lacks = lacking(one["durable"], one.get("store", ""), one.get("kind", "full"))
+    part = f", {lacks}" if lacks else ""
     return (
         "saved",
         one["unit"],

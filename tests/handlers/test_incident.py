@@ -125,6 +125,40 @@ class TestSummary:
         assert found.whole
         assert found.verdict == "1 of 1 workload kept, 4.00 MB, 27.5 s before the deadline"
 
+    def test_a_store_that_failed_is_one_try_and_the_next_one_counts(self) -> None:
+        failed = e(1.0, "flush.failed", unit="alice/gpt", lane=STORE, reason="disk full")
+        again = e(1.1, "flush.started", unit="alice/gpt", lane="s3://b", nbytes=4_000_000)
+
+        (unit,) = summary(incident(*SEEN, PLANNED, STARTED, failed, again, FINISHED)).units
+
+        assert (unit.ending, unit.reason) == (Ending.KEPT, "")
+        assert [(one.ended, one.kept) for one in unit.tries] == [(1.0, False), (2.0, True)]
+
+    def test_what_was_stopped_for_something_better_and_never_came_again_is_lost(self) -> None:
+        stopped = e(1.0, "flush.stopped", unit="alice/gpt", lane=STORE, nbytes=7)
+
+        (unit,) = summary(incident(*SEEN, PLANNED, STARTED, stopped, ended=30.0)).units
+
+        assert unit.ending is Ending.LOST
+        assert [(one.started, one.ended, one.kept) for one in unit.tries] == [(0.003, 1.0, False)]
+
+    @pytest.mark.parametrize(
+        ("store", "kind", "lacks"),
+        [("evac://peer:7000", "full", "a peer's memory"), (STORE, "weights", "weights alone")],
+    )
+    def test_what_is_kept_but_not_for_good_says_so(self, store: str, kind: str, lacks: str) -> None:
+        finished = Event(2.0, "flush.finished", {**FINISHED.data, "kind": kind})
+        committed = Event(
+            2.0,
+            "commit.finished",
+            {**COMMITTED.data, "durable": False, "store": store, "kind": kind},
+        )
+
+        (unit,) = summary(incident(*SEEN, PLANNED, STARTED, finished, committed)).units
+
+        assert unit.ending is Ending.KEPT
+        assert lacks in unit.reason
+
     def test_what_still_moves_when_the_record_ends_is_torn(self) -> None:
         found = summary(incident(*SEEN, PLANNED, STARTED))
 
@@ -351,7 +385,7 @@ gcp preempted, certain: 30.0 s to the deadline
    +0.000  notice seen       gcp        preempted, certain, 30.0 s left
    +0.001  order given       node       certain, 2 processes told
    +0.002  plan made         node       2 in time, 1 in overtime, 1 given up
-   +0.003  flush started     alice/gpt  step 7                4.00 MB
+   +0.003  flush started     alice/gpt  step 7 to file        4.00 MB
    +0.050  cordon closed     command    no new work lands here, took 0.05 s
    +0.070  departure told    alice/gpt  webhook: leaving
    +0.900  workload died     alice/gpt  rank 1, pid 4711

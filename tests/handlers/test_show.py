@@ -35,6 +35,19 @@ def test_the_cloud_is_shown_with_how_it_was_found() -> None:
     assert "cloud    aws  detected: DMI" in lines
 
 
+def test_each_store_is_shown_with_its_rate_and_what_moves_there() -> None:
+    lane = {"store": "s3://b", "bytes_per_second": 2e8, "measured": True, "durable": True}
+    moving = {"unit": "alice/gpt", "step": 9, "left_bytes": 3_000_000_000}
+    peer = {**lane, "store": "evac://p:7000", "measured": False, "durable": False}
+
+    lines = shown(lanes=[{**lane, "moving": moving}, {**peer, "moving": None}])
+
+    assert "store    s3://b  200 MB/s; alice/gpt step 9, 3.00 GB left" in lines
+    assert (
+        "store    evac://p:7000  200 MB/s; not measured yet; memory of a peer, not durable" in lines
+    )
+
+
 def test_an_unknown_cloud_is_shown_with_what_to_do() -> None:
     lines = shown(cloud={"cloud": "", "how": "nobody answers", "cure": "say --cloud"})
 

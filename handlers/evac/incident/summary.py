@@ -12,6 +12,7 @@ from typing import Any
 from evac.human import seconds as seconds_text
 from evac.human import size
 from evac.incident.record import Event, Incident
+from evac.store.durability import is_durable
 
 
 class Ending(StrEnum):
@@ -48,7 +49,10 @@ class UnitSummary:
         seconds: What that took; None unless kept.
         finished: When it counted, its commit included; seconds since the notice.
         margin: Seconds from there to the deadline; negative in overtime.
-        durable: False where this node's part is safe, but other nodes' parts are missing.
+        durable: False where this node's part is safe, but other nodes' parts are missing, or
+            only a peer's memory has it, or only its weights are.
+        store: URL of the store that has it; "" where the record does not say.
+        kind: How much of it is kept: ``full`` or ``weights``.
         reason: Why it is not kept; "" where it is.
         tries: In order of time.
     """
@@ -62,6 +66,8 @@ class UnitSummary:
     finished: float | None = None
     margin: float | None = None
     durable: bool = True
+    store: str = ""
+    kind: str = "full"
     reason: str = ""
     tries: tuple[Try, ...] = ()
 
@@ -173,8 +179,7 @@ class _Reading:
         """The last word on a unit."""
         if unit.ending is Ending.KEPT:
             margin = None if unit.finished is None else deadline - unit.finished
-            why = "" if unit.durable else "other nodes' parts of this generation are missing"
-            return replace(unit, margin=margin, reason=why)
+            return replace(unit, margin=margin, reason=lacking(unit.durable, unit.store, unit.kind))
         if unit.ending is not Ending.OPEN:
             return unit
         moving = bool(unit.tries) and unit.tries[-1].ended is None
@@ -189,6 +194,17 @@ class _Reading:
             return replace(unit, ending=Ending.LOST, reason=unit.reason or "its turn never came")
         why = "the record ends before its turn came"
         return replace(unit, reason=f"{unit.reason}; {why}" if unit.reason else why)
+
+
+def lacking(durable: bool, store: str, kind: str) -> str:
+    """What is wrong with something that was kept; "" where nothing is."""
+    if kind == "weights":
+        return "its weights alone"
+    if durable:
+        return ""
+    if not is_durable(store):
+        return "in a peer's memory alone"
+    return "other nodes' parts of this generation are missing"
 
 
 def _started(unit: UnitSummary, event: Event) -> UnitSummary:
@@ -208,11 +224,16 @@ def _started(unit: UnitSummary, event: Event) -> UnitSummary:
 
 
 def _finished(unit: UnitSummary, event: Event) -> UnitSummary:
+    nbytes, kind = _nbytes(event.data, unit), text(event.data, "kind") or "full"
+    if kind == "held":
+        # The rest of what was kept before.
+        nbytes, kind = nbytes + unit.nbytes, "full"
     return replace(
         unit,
         ending=Ending.KEPT,
         step=_step(event.data),
-        nbytes=_nbytes(event.data, unit),
+        nbytes=nbytes,
+        kind=kind,
         seconds=number(event.data, "seconds"),
         finished=event.at,
         durable=event.data.get("durable", True) is not False,
@@ -224,7 +245,15 @@ def _committed(unit: UnitSummary, event: Event) -> UnitSummary:
     if unit.ending is not Ending.KEPT:
         return unit
     whole = event.data.get("durable", True) is not False
-    return replace(unit, finished=event.at, durable=whole)
+    return replace(unit, finished=event.at, durable=whole, store=text(event.data, "store"))
+
+
+def _failed(unit: UnitSummary, event: Event) -> UnitSummary:
+    """One try is over; another store or generation may follow."""
+    unit = replace(unit, tries=_ended(unit, event.at, kept=False))
+    if unit.ending is Ending.KEPT:
+        return unit
+    return replace(unit, reason=text(event.data, "reason") or unit.reason)
 
 
 def _lost(unit: UnitSummary, event: Event) -> UnitSummary:
@@ -249,6 +278,8 @@ _READERS = {
     "flush.started": _started,
     "flush.finished": _finished,
     "commit.finished": _committed,
+    "flush.failed": _failed,
+    "flush.stopped": _failed,
     "flush.lost": _lost,
     "turn.given": _started,
     "turn.finished": _turned,

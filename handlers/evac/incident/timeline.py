@@ -15,6 +15,7 @@ from evac.incident.chart import chart
 from evac.incident.paint import PAINT, Paint, clean, fitted
 from evac.incident.record import Event, Incident
 from evac.incident.summary import Ending, Summary, listed, number, summary, text
+from evac.store.durability import is_durable
 
 # Wide enough for "departure failed", "commit finished"; other events may be cut.
 _EVENT = 16
@@ -99,7 +100,10 @@ def _timeline(incident: Incident, width: int, paint: Paint) -> str:
 
 
 def _shade(event: Event) -> str:
-    if event.name.endswith((".lost", ".failed", ".died")) or event.data.get("ok") is False:
+    if (
+        event.name.endswith((".lost", ".failed", ".died", ".stopped"))
+        or event.data.get("ok") is False
+    ):
         return "red"
     if event.name in ("flush.finished", "turn.finished", "commit.finished"):
         return "green"
@@ -132,6 +136,7 @@ def _figures(event: Event) -> str:
 
 
 _MOVES = ("flush.started", "flush.finished", "turn.finished")
+_KINDS = {"weights": ", weights alone", "held": ", what survivors hold"}
 
 
 def _seen(data: Mapping[str, Any]) -> str:
@@ -157,22 +162,46 @@ def _planned(data: Mapping[str, Any]) -> str:
     steps = listed(data, "steps")
     late = {text(step, "unit") for step in steps if step.get("overtime") is True}
     gone = {text(item, "unit") for item in listed(data, "given_up")} - late
+    lanes = len({text(step, "lane") for step in steps})
     counts = (
         (len(steps) - len(late), "in time"),
         (len(late), "in overtime"),
         (len(gone), "given up"),
     )
-    return ", ".join(f"{count} {word}" for count, word in counts if count) or "nothing to save"
+    where = f", over {lanes} stores" if lanes > 1 else ""
+    said = ", ".join(f"{count} {word}" for count, word in counts if count)
+    return f"{said}{where}" if said else "nothing to save"
 
 
 def _generation(data: Mapping[str, Any]) -> str:
     generation = data.get("generation")
     step = number(generation, "step") if isinstance(generation, dict) else None
-    return "" if step is None else f"step {step:.0f}"
+    if step is None:
+        return ""
+    return f"step {step:.0f}{_KINDS.get(text(data, 'kind'), '')}"
+
+
+def _started(data: Mapping[str, Any]) -> str:
+    """With the kind of store: lanes run beside each other, and the commit names it in full."""
+    scheme, found, _ = text(data, "lane").partition("://")
+    return f"{_generation(data)} to {scheme}" if found else _generation(data)
+
+
+def _failed(data: Mapping[str, Any]) -> str:
+    lane = text(data, "lane")
+    return f"{lane}: {_reason(data)}" if lane else _reason(data)
+
+
+def _stopped(data: Mapping[str, Any]) -> str:
+    return f"{_generation(data)}, could not be whole in time"
 
 
 def _committed(data: Mapping[str, Any]) -> str:
     where = text(data, "store") or "the store"
+    if text(data, "kind") == "weights":
+        return f"the weights alone, in {where}"
+    if not is_durable(where):
+        return f"in a peer's memory, {where}"
     if data.get("durable", True) is False:
         return f"this node's part, in {where}"
     return f"whole, in {where}"
@@ -221,8 +250,10 @@ _WORDS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "order.amended": _amended,
     "order.stood_down": _reason,
     "plan.made": _planned,
-    "flush.started": _generation,
+    "flush.started": _started,
     "flush.finished": _generation,
+    "flush.failed": _failed,
+    "flush.stopped": _stopped,
     "flush.lost": _reason,
     "turn.given": _turn,
     "turn.finished": _turned,
