@@ -11,7 +11,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: setup system-packages demo test lint bench sample clean help
+.PHONY: setup system-packages demo test lint bench manifest sample clean help
 
 setup: $(READY)  ## make .venv with everything; again only when its inputs change
 
@@ -30,6 +30,7 @@ $(READY): pyproject.toml constraints.txt Makefile
 
 system-packages:  ## what some tests drive, from apt; nothing where it is there or apt is not
 	tests/systemd/prepare
+	tests/container/prepare
 
 demo: $(READY)  ## the main job: a notice saves a real training run
 	$(BIN)/python -m integration.demo
@@ -45,6 +46,9 @@ lint: $(READY)  ## style, types and the import contracts
 
 bench: $(READY)  ## run all benchmarks, print the table that README quotes
 	$(BIN)/python integration/bench/run_all.py
+
+manifest:  ## container/evac.yaml, off the chart
+	container/manifest > container/evac.yaml.new && mv container/evac.yaml.new container/evac.yaml
 
 sample: $(READY)  ## systemd/evac.toml, off the table of settings
 	$(BIN)/python -c 'from evacd.install.sample import sample; print(sample(), end="")' > systemd/evac.toml

@@ -18,7 +18,7 @@ import kubernetes_validate  # type: ignore[import-untyped]  # it ships none
 import yaml
 from aiohttp import web
 
-from tests.kube import discovery
+from tests.kube import discovery, protobuf
 from tests.kube.access import User, Wanted, allowed, denied
 from tests.kube.discovery import BUDGETS, EVENTS, NODES, PODS, RESOURCES, SECRETS, Resource
 from tests.kube.patches import BadPatch, json_patch, merge, strategic
@@ -398,6 +398,8 @@ def _wanted(request: web.Request, thing: Object) -> bool:
 
 
 async def _body(request: web.Request) -> Any:
+    if request.content_type == protobuf.KIND:
+        return protobuf.secret(await request.read())
     text = await request.text()
     return yaml.safe_load(text) if request.content_type.endswith("yaml") else json.loads(text)
 

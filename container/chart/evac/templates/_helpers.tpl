@@ -1,0 +1,19 @@
+{{- define "evac.name" -}}
+{{- if contains "evac" .Release.Name }}{{ .Release.Name | trunc 50 | trimSuffix "-" }}{{ else }}{{ printf "%s-evac" .Release.Name | trunc 50 | trimSuffix "-" }}{{ end -}}
+{{- end -}}
+
+{{- define "evac.selector" -}}
+app.kubernetes.io/name: evac
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "evac.labels" -}}
+{{ include "evac.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+{{- end -}}
+
+{{- define "evac.image" -}}
+{{- with .Values.image -}}
+{{- if .digest }}{{ .repository }}@{{ .digest }}{{ else }}{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}{{ end -}}
+{{- end -}}
+{{- end -}}

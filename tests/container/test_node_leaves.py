@@ -1,0 +1,170 @@
+"""A real evacd on a node of the tests' cluster, with the rights that the chart gives, seen by kubectl."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agent.daemon.nodes import Node, node_at, until
+from tests.agent.daemon.test_notice import Cloud
+from tests.kube.cluster import CHART, Cluster
+
+TAINT = "evac/leaving"
+
+
+@pytest.fixture(scope="module")
+def installed(cluster: Cluster) -> Cluster:
+    cluster.helm(
+        "install", "evac", str(CHART), "--namespace", "evac", "--create-namespace",
+        "--set", "stores={s3://bucket/prefix}", "--set", "cordon.conditions={Terminating}",
+    )  # fmt: skip
+    return cluster
+
+
+class Pod:
+    """evacd as its pod on gpu-7 would be started."""
+
+    def __init__(self, cluster: Cluster, node: Node, home: Path) -> None:
+        self.cluster = cluster
+        self.node = node
+        self.account = home / "account"
+        cluster.account(self.account, namespace="evac", name="evac", node="gpu-7")
+
+    def start(self, *flags: str) -> Node:
+        return self.node.start(
+            "--node-account", str(self.account),
+            "--cordon-kubernetes-conditions", "Terminating",
+            *flags,
+            environ={**self.cluster.environ, "NODE_NAME": "gpu-7"},
+        )  # fmt: skip
+
+    @property
+    def object(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.cluster.get("node", "gpu-7")
+        return found
+
+    @property
+    def closed(self) -> bool:
+        spec = self.object["spec"]
+        keys = [each["key"] for each in spec.get("taints", [])]
+        return spec.get("unschedulable") is True and TAINT in keys
+
+    @property
+    def open(self) -> bool:
+        spec = self.object["spec"]
+        return not spec.get("unschedulable") and not spec.get("taints")
+
+
+@pytest.fixture
+def pod(installed: Cluster, tmp_path: Path) -> Iterator[Pod]:
+    for node in node_at(tmp_path / "node"):
+        pod = Pod(installed, node, tmp_path)
+        yield pod
+        node.close()
+    installed.tell("fault", faults=[])
+    installed.kubectl("uncordon", "gpu-7")
+    installed.kubectl("annotate", "node", "gpu-7", "evac/cordon-")
+    if not pod.open:
+        installed.kubectl("taint", "nodes", "gpu-7", f"{TAINT}-")
+
+
+@pytest.fixture
+def cloud() -> Iterator[Cloud]:
+    cloud = Cloud()
+    yield cloud
+    cloud.close()
+
+
+def test_a_preempted_node_is_closed_before_its_flush_is_over(pod: Pod, cloud: Cloud) -> None:
+    node = pod.start(*cloud.flags)
+    # Its turn lasts as long as its window: the flush cannot be over before.
+    hung = node.workload("index", mode="callback", need_seconds=8.0, behave="hang")
+    hung.do("connect")
+    node.staged(5, job="staged")
+
+    cloud.do("preempt")
+    node.event("turn.given")
+    closed = node.event("cordon.closed")
+
+    assert pod.closed
+    names = [event.name for event in node.events()]
+    assert "report.written" not in names[: names.index("cordon.closed")]
+    conditions = {each["type"]: each for each in pod.object["status"]["conditions"]}
+    assert conditions["EvacLeaving"]["status"] == conditions["Terminating"]["status"] == "True"
+    assert "gcp/preempted says" in conditions["EvacLeaving"]["message"]
+    events = pod.cluster.kubectl("describe", "node", "gpu-7")
+    assert "NoticeReceived" in events
+    assert closed.data["seconds"] < 20.0
+
+
+def test_a_cancel_opens_it_and_tells_so(pod: Pod) -> None:
+    node = pod.start()
+    node.staged(3)
+    node.drain()
+    node.event("cordon.closed")
+    assert pod.closed
+
+    node.cancel()
+    node.event("cordon.reopened")
+    assert pod.open
+    conditions = {each["type"]: each["status"] for each in pod.object["status"]["conditions"]}
+    assert (conditions["EvacLeaving"], conditions["Terminating"]) == ("False", "False")
+
+
+def test_another_s_cordon_outlives_our_cancel(pod: Pod) -> None:
+    pod.cluster.kubectl("cordon", "gpu-7")
+    node = pod.start()
+    node.drain()
+    node.event("cordon.closed")
+    node.cancel()
+    node.event("cordon.reopened")
+
+    assert pod.object["spec"]["unschedulable"] is True
+    assert TAINT not in json.dumps(pod.object["spec"])
+
+
+def test_after_a_reboot_the_node_says_itself_that_it_was_ours(pod: Pod) -> None:
+    """Its disk is new as well: nothing but the node's object remembers."""
+    mark = {"order": "x-1", "boot": "another-boot", "cordoned_before": False}
+    pod.cluster.kubectl("annotate", "node", "gpu-7", f"evac/cordon={json.dumps(mark)}")
+    pod.cluster.kubectl("cordon", "gpu-7")
+    pod.cluster.kubectl("taint", "nodes", "gpu-7", f"{TAINT}=x:NoSchedule")
+
+    pod.start()
+    until("the node is open", lambda: pod.open)
+
+
+def test_a_restart_in_the_same_boot_keeps_it_closed_until_all_is_calm(
+    pod: Pod, cloud: Cloud
+) -> None:
+    pod.start(*cloud.flags).staged(3)
+    cloud.do("preempt")
+    pod.node.event("cordon.closed")
+    pod.node.kill()
+
+    pod.start(*cloud.flags)
+    pod.node.settled()
+    assert pod.closed
+    cloud.do("clear")
+    until("the node is open", lambda: pod.open)
+
+
+@pytest.mark.parametrize("fault", [{"status": 503}, {"slow": 60.0}, {"status": 401}])
+def test_an_api_server_in_trouble_costs_the_flush_nothing_and_is_told(
+    pod: Pod, fault: dict[str, Any]
+) -> None:
+    node = pod.start("--cordon-kubernetes-timeout-seconds", "1")
+    node.staged(9)
+    pod.cluster.tell("fault", faults=[fault])
+
+    node.drain(seconds=20.0)
+    outcomes = node.settled()
+
+    assert outcomes["root/job"]["kept"]
+    failed = node.event("cordon.failed")
+    names = [event.name for event in node.events()]
+    assert names.index("flush.finished") < names.index("cordon.failed")
+    assert failed.data["reason"].startswith("cordon: not done within 1 s")
+    pod.cluster.tell("fault", faults=[])

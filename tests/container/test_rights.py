@@ -1,0 +1,132 @@
+"""What evacd's service account may do once the chart is installed: to its own node, and little more."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.kube.access import service_account
+from tests.kube.cluster import CHART, Cluster
+from tests.kube.serve import kubeconfig
+
+As = Callable[..., str]
+CLOSED = '{"spec": {"unschedulable": true}}'
+
+
+@pytest.fixture(scope="module")
+def installed(cluster: Cluster) -> Cluster:
+    cluster.helm(
+        "install", "evac", str(CHART), "--namespace", "evac", "--create-namespace",
+        "--set", "stores={s3://bucket/prefix}",
+    )  # fmt: skip
+    return cluster
+
+
+@pytest.fixture
+def as_evacd(installed: Cluster, tmp_path: Path) -> As:
+    """Runs kubectl with the token that the kubelet of a node gives evacd's pod."""
+
+    def run(*arguments: str, node: str = "gpu-7", fails: bool = False, stdin: str = "") -> str:
+        token = f"evacd-on-{node}"
+        installed.user(token, service_account("evac", "evac", node=node))
+        url = f"https://127.0.0.1:{installed.port}"
+        config = tmp_path / "kubeconfig"
+        config.write_text(json.dumps(kubeconfig(url, installed.folder / "ca.crt", token)))
+        return installed.kubectl("--kubeconfig", str(config), *arguments, fails=fails, stdin=stdin)
+
+    return run
+
+
+def test_it_cordons_and_taints_its_own_node(installed: Cluster, as_evacd: As) -> None:
+    as_evacd("cordon", "gpu-7")
+    as_evacd("taint", "nodes", "gpu-7", "evac/leaving=x:NoSchedule")
+
+    assert installed.get("node", "gpu-7")["spec"]["unschedulable"] is True
+    as_evacd("taint", "nodes", "gpu-7", "evac/leaving-")
+    as_evacd("uncordon", "gpu-7")
+
+
+def test_another_node_is_out_of_its_reach(installed: Cluster, as_evacd: As) -> None:
+    said = as_evacd("patch", "node", "gpu-8", "-p", CLOSED, fails=True)
+
+    assert "may change no other node than its own" in said
+    assert "unschedulable" not in installed.get("node", "gpu-8")["spec"]
+
+
+def test_a_token_that_names_no_node_may_change_none(as_evacd: As) -> None:
+    said = as_evacd("patch", "node", "gpu-7", "-p", CLOSED, node="", fails=True)
+    assert "token names no node" in said
+
+
+def test_it_changes_no_labels(as_evacd: As) -> None:
+    said = as_evacd("label", "node", "gpu-7", "pool=other", fails=True)
+    assert "may not change a node's labels" in said
+
+
+def test_it_evicts_nobody_by_a_taint(as_evacd: As) -> None:
+    said = as_evacd("taint", "nodes", "gpu-7", "a=b:NoExecute", fails=True)
+    assert "may not evict by a NoExecute taint" in said
+
+
+def test_another_s_no_execute_taint_is_not_in_its_way(installed: Cluster, as_evacd: As) -> None:
+    installed.kubectl("taint", "nodes", "gpu-7", "other=x:NoExecute")
+    as_evacd("cordon", "gpu-7")
+
+    as_evacd("uncordon", "gpu-7")
+    installed.kubectl("taint", "nodes", "gpu-7", "other-")
+
+
+def event(node: str, namespace: str = "default") -> str:
+    thing = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"about-{node}", "namespace": namespace},
+        "involvedObject": {"kind": "Node", "name": node},
+        "reason": "NoticeReceived",
+        "message": "it goes",
+        "type": "Warning",
+    }
+    return json.dumps(thing)
+
+
+def test_it_tells_of_its_own_node_only(as_evacd: As) -> None:
+    as_evacd("create", "-f", "-", stdin=event("gpu-7"))
+
+    said = as_evacd("create", "-f", "-", stdin=event("gpu-8"), fails=True)
+    assert "may tell of no other thing" in said
+    said = as_evacd("create", "-f", "-", stdin=event("gpu-7", "evac"), fails=True)
+    assert "cannot create resource" in said
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        ("get", "secrets", "-A"),
+        ("get", "pods", "-A"),
+        ("get", "configmaps", "-n", "evac"),
+        ("delete", "node", "gpu-7"),
+        ("delete", "daemonset", "evac", "-n", "evac"),
+    ],
+    ids=" ".join,
+)
+def test_nothing_else_is_given(as_evacd: As, what: tuple[str, ...]) -> None:
+    assert "is forbidden" in as_evacd(*what, fails=True)
+
+
+def test_the_plain_manifest_is_applied(installed: Cluster) -> None:
+    said = installed.kubectl("apply", "-f", str(CHART.parents[1] / "evac.yaml"))
+    assert "daemonset.apps/evac" in said
+
+
+def test_an_upgrade_and_an_uninstall_leave_nothing(cluster: Cluster, installed: Cluster) -> None:
+    installed.helm(
+        "upgrade", "evac", str(CHART), "--namespace", "evac",
+        "--set", "stores={s3://bucket/other}", "--set", "cordon.evict=true",
+    )  # fmt: skip
+    text = json.dumps(installed.get("daemonset", "evac", "-n", "evac"))
+    assert "s3://bucket/other" in text
+
+    installed.helm("uninstall", "evac", "--namespace", "evac")
+    left = "daemonset,serviceaccount,configmap,clusterrole,validatingadmissionpolicy"
+    assert installed.get(left, "-A")["items"] == []
