@@ -27,7 +27,7 @@ from evacd.workloads.policy import Refusal
 # The wire's own limit for the number of a slot.
 _NUMBERS = 1_000_000
 # Dead processes of one user that left nothing, told in the status until they expire.
-_MOST_EMPTY = 256
+_MOST_EMPTY = 64
 
 
 class Roster:
