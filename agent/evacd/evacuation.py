@@ -92,7 +92,6 @@ class Evacuation:
         self._saver = saver
         self._keep = keep
         self._reported: dict[str, Outcome] = {}
-        self._commit_seconds = commit_seconds
         # What moves in quiet time gives way to the flush, or becomes a step of it.
         self.way = GiveWay(board, saver)
         self.flush = Flush(
@@ -134,7 +133,7 @@ class Evacuation:
         """Time has passed: a planned order may be due."""
         now = self._clock.monotonic()
         rates = {lane: rate.bytes_per_second for lane, rate in self.flush.rates.items()}
-        seconds = need(self.way.units(), rates=rates, commit_seconds=self._commit_seconds)
+        seconds = need(self.way.units(), rates=rates, commit_seconds=self.flush.commits)
         for transition in self._machine.tick(now=now, need=seconds):
             self._act(transition)
         self.leaving.keep(self._machine.leaving)

@@ -194,9 +194,7 @@ def make_calm(
         count(name, data)
         tell(name, data)
 
-    readiness = Readiness(
-        evacuation, clock, window=window, reserve=reserve, commit_seconds=_COMMIT_SECONDS
-    )
+    readiness = Readiness(evacuation, clock, window=window, reserve=reserve)
     drills = Drills(
         evacuation.way,
         flush,
@@ -205,7 +203,6 @@ def make_calm(
         risk=readiness.risk,
         window=window,
         reserve=reserve,
-        commit_seconds=_COMMIT_SECONDS,
         node=node,
         boot=boot,
         prefix=token_hex(4),

@@ -17,7 +17,6 @@ class Readiness:
     Args:
         window: Seconds that the cloud gives, from its notice on.
         reserve: Seconds before the deadline that no step is planned into.
-        commit_seconds: Fixed cost of each step's commit.
     """
 
     def __init__(
@@ -27,13 +26,11 @@ class Readiness:
         *,
         window: Callable[[], float],
         reserve: float,
-        commit_seconds: float,
     ) -> None:
         self._evacuation = evacuation
         self._clock = clock
         self._window = window
         self._reserve = reserve
-        self._commit_seconds = commit_seconds
         self._ages = Ages()
 
     def look(self) -> None:
@@ -49,7 +46,7 @@ class Readiness:
             window_seconds=window,
             rates={lane: rate.bytes_per_second for lane, rate in flush.rates.items()},
             reserve=self._reserve,
-            commit_seconds=self._commit_seconds,
+            commit_seconds=flush.commits,
             now=self._clock.monotonic(),
         )
         # What moves is no less at risk for being half written, only sooner written.

@@ -32,7 +32,6 @@ class Drills:
         risk: What would be lost now, in a window of so many seconds.
         window: Seconds that a drill rehearses by default.
         reserve: Seconds before the deadline that no step is planned into.
-        commit_seconds: Fixed cost of each step's commit.
         prefix: Of the drills' ids; unique to this run of the daemon.
         beside: Owns the drill's task.
         over: Told when a drill has ended.
@@ -48,7 +47,6 @@ class Drills:
         risk: Callable[[float], Risk],
         window: Callable[[], float],
         reserve: float,
-        commit_seconds: float,
         node: str,
         boot: str,
         prefix: str,
@@ -62,7 +60,6 @@ class Drills:
         self._risk = risk
         self._window = window
         self._reserve = reserve
-        self._commit_seconds = commit_seconds
         self._node = node
         self._boot = boot
         self._ids = (f"drill-{prefix}-{number}" for number in count(1))
@@ -158,13 +155,14 @@ class Drills:
             lanes=self._flush.rates,
             assumed=1.0,
             reserve=self._reserve,
-            commit_seconds=self._commit_seconds,
+            commit_seconds=0.0,
             clock=self._clock,
             record=lambda name, data: self._journal.record(order.id, name, data),
             ended=take,
             idle=lambda: None,
         )
         flush.rates.update(self._flush.rates)
+        flush.commits.update(self._flush.commits)
         async with TaskGroup() as tasks:
             drivers = [tasks.create_task(flush.drive(lane)) for lane in flush.rates]
             flush.evacuate(order)
@@ -172,6 +170,7 @@ class Drills:
             for driver in drivers:
                 driver.cancel()
         self._flush.rates.update(flush.rates)
+        self._flush.commits.update(flush.commits)
 
     def _show(
         self,

@@ -27,7 +27,7 @@ from evacd.flush.story import Story
 from evacd.flush.wants import Wants
 from evacd.plan import schedule
 from evacd.plan.again import gives_way
-from evacd.plan.rate import Rate
+from evacd.plan.rate import Rate, commit_after
 from evacd.plan.risk import is_safe
 
 __all__ = ["Flush", "OnBoard", "Saves"]
@@ -66,7 +66,7 @@ class Flush:
         Args:
             assumed: Bytes per second of a lane that was not measured yet.
             reserve: Seconds before the deadline that no step is planned into.
-            commit_seconds: What a manifest and its fsync cost each step.
+            commit_seconds: What a manifest and its fsync cost each step, until it is known.
             record: Told each event of the path, by its name in the report.
             ended: Told each outcome, as it comes.
             idle: Told whenever no lane has anything left to do.
@@ -74,7 +74,6 @@ class Flush:
         self._on_board = on_board
         self._saver = saver
         self._reserve = reserve
-        self._commit_seconds = commit_seconds
         self._clock = clock
         self._record = record
         self._story = Story(record, ended)
@@ -82,6 +81,7 @@ class Flush:
         self.outcomes: dict[str, Outcome] = self._story.outcomes
         self._idle = idle
         self.rates: dict[str, Rate] = {lane: Rate(assumed) for lane in lanes}
+        self.commits = dict.fromkeys(self.rates, commit_seconds)
         self.order: Order | None = None
         # Where a generation was completed, and older ones may be too many now.
         self.crowded: set[Place] = set()
@@ -156,9 +156,12 @@ class Flush:
                         self._idle()
                     await self._wakes[lane].wait()
                     continue
-                now = self._clock.monotonic()
                 running = self._running[lane] = Running(
-                    step, self.rates[lane], commit_seconds=self._commit_seconds, now=now
+                    step,
+                    self.rates[lane],
+                    commit_seconds=self.commits[lane],
+                    now=self._clock.monotonic(),
+                    clock=self._clock.monotonic,
                 )
                 try:
                     await self._carry_out(running, tasks)
@@ -196,7 +199,7 @@ class Flush:
             deadline=order.deadline if order else now + _NO_HURRY_SECONDS,
             rates=self._rates_now(now),
             reserve=self._reserve,
-            commit_seconds=self._commit_seconds,
+            commit_seconds=self.commits,
             now=now,
             free=free,
             tried=self._tried,
@@ -305,12 +308,13 @@ class Flush:
         step, now = running.step, self._clock.monotonic()
         if saved is None or step.generation is None:
             return
-        self.rates[step.lane] = running.ended(now)
+        self.rates[step.lane] = running.ended()
         if isinstance(saved, Unsaved):
             if saved.for_good:
                 self._give_up_as_large(step)
             self._story.failed(step, saved.reason)
             return
+        self.commits[step.lane] = commit_after(self.commits[step.lane], running.committed(now))
         took = now - running.began
         durable = saved.whole and step.kind != "weights" and is_durable(saved.store)
         told = {
@@ -351,7 +355,7 @@ class Flush:
             deadline=order.deadline,
             rates=self._rates_now(now),
             reserve=self._reserve,
-            commit_seconds=self._commit_seconds,
+            commit_seconds=self.commits,
             now=now,
             free=self._free(now),
             tried=self._tried,

@@ -2,6 +2,7 @@
 
 import math
 from collections import deque
+from collections.abc import Callable
 from threading import Lock
 
 from evacd.facts import Step
@@ -26,17 +27,28 @@ class Running:
 
     Args:
         rate: Of its lane as it was believed when the step began.
-        commit_seconds: What comes on top of its bytes.
+        commit_seconds: What comes on top of its bytes, as far as is known.
+        clock: Monotonic seconds, asked from any thread.
         now: When it begins; monotonic seconds.
     """
 
-    def __init__(self, step: Step, rate: Rate, *, commit_seconds: float, now: float) -> None:
+    def __init__(
+        self,
+        step: Step,
+        rate: Rate,
+        *,
+        commit_seconds: float,
+        now: float,
+        clock: Callable[[], float],
+    ) -> None:
         self.step = step
         self.began = now
         self._before = rate
         self._commit_seconds = commit_seconds
         self._moved = 0
         self._largest = 0
+        self._clock = clock
+        self._told = now
         self._lock = Lock()
         self._seen: deque[tuple[float, int]] = deque([(now, 0)])
 
@@ -45,6 +57,7 @@ class Running:
         with self._lock:
             self._moved += nbytes
             self._largest = max(self._largest, nbytes)
+            self._told = self._clock()
 
     @property
     def moved(self) -> int:
@@ -77,14 +90,16 @@ class Running:
             moved = hoped
         return self._before.observed(moved, seconds)
 
-    def ended(self, now: float) -> Rate:
-        """Of its lane, with the whole of what was moved, in all the time that it took."""
-        took = now - self.began
-        if self._moved <= 0 or took <= 0:
+    def ended(self) -> Rate:
+        """Of its lane, with all that was moved, in the time until the last of it was through."""
+        if self._moved <= 0:
             # What somebody had written before says nothing of the link.
             return self._before
-        # A plan adds the commit to the bytes' time; where it took less, half is a guess.
-        return self._before.observed(self._moved, max(took - self._commit_seconds, took / 2))
+        return self._before.observed(self._moved, self._told - self.began)
+
+    def committed(self, now: float) -> float:
+        """What its commit took: all that came after the last byte."""
+        return now - self._told if self._moved > 0 else self._commit_seconds
 
     def ends(self, now: float) -> float:
         """When it will be through, as it looks now; monotonic seconds."""

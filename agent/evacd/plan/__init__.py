@@ -35,7 +35,7 @@ def schedule(
     deadline: float,
     rates: Mapping[str, float],
     reserve: float,
-    commit_seconds: float,
+    commit_seconds: float | Mapping[str, float],
     now: float,
     free: Mapping[str, float] | None = None,
     tried: Collection[Try] = (),
@@ -47,8 +47,9 @@ def schedule(
         deadline: When the machine is expected to go; may be past. Monotonic seconds, as *now*.
         rates: Bytes per second of every lane that a unit uses.
         reserve: Seconds before the deadline that stay free, for the commit of the whole.
-        commit_seconds: Fixed cost of each flush beside its bytes. A callback turn has none:
-            its workload commits by itself, within its `Unit.turn_seconds`.
+        commit_seconds: Fixed cost of each flush beside its bytes, of all lanes or of each. A
+            callback turn has none: its workload commits by itself, within its
+            `Unit.turn_seconds`.
         free: When a lane that is at work is free again.
         tried: What is not to be planned (again).
 
@@ -59,14 +60,14 @@ def schedule(
     Raises:
         ValueError: A rate is missing or not positive, or a time is not a number.
     """
-    _check(deadline=deadline, reserve=reserve, commit_seconds=commit_seconds, now=now)
+    _check(deadline=deadline, reserve=reserve, now=now)
     ordered = in_order(units)
     lanes = _used(ordered, rates)
     starts = {lane: max(now, (free or {}).get(lane, now)) for lane in lanes}
-    commit = max(commit_seconds, 0.0)
+    commits = _commits(lanes, commit_seconds)
     asked = [
         Asked(
-            choices(unit, rates=lanes, commit=commit, tried=tried),
+            choices(unit, rates=lanes, commits=commits, tried=tried),
             _deadline(unit, deadline) - max(reserve, 0.0),
         )
         for unit in ordered
@@ -74,7 +75,11 @@ def schedule(
     return _laid_out(ordered, asked, place(asked, starts), starts, lanes)
 
 
-def need(units: Iterable[Unit], rates: Mapping[str, float], commit_seconds: float) -> float:
+def need(
+    units: Iterable[Unit],
+    rates: Mapping[str, float],
+    commit_seconds: float | Mapping[str, float],
+) -> float:
     """Seconds that saving the newest of everything takes, where time is no object.
 
     So everybody goes over the durable lane that it prefers, and takes with it what survivors
@@ -84,12 +89,12 @@ def need(units: Iterable[Unit], rates: Mapping[str, float], commit_seconds: floa
     Raises:
         ValueError: As `schedule`.
     """
-    _check(commit_seconds=commit_seconds)
     known = list(units)
     used = _used(known, rates)
     lanes = dict.fromkeys(used, 0.0)
+    commits = _commits(used, commit_seconds)
     for unit in known:
-        for choice in choices(unit, rates=used, commit=max(commit_seconds, 0.0), tried=())[:1]:
+        for choice in choices(unit, rates=used, commits=commits, tried=())[:1]:
             at = next((i for i, lane in enumerate(choice.lanes) if is_durable(lane)), 0)
             lane = choice.lanes[at]
             lanes[lane] += choice.seconds[at]
@@ -181,6 +186,17 @@ def _used(units: Iterable[Unit], rates: Mapping[str, float]) -> dict[str, float]
                 expected = "expected bytes per second above 0"
                 raise ValueError(f"lane {lane}: the rate is {rate}, {expected}")
     return used
+
+
+def _commits(lanes: Iterable[str], commit_seconds: float | Mapping[str, float]) -> dict[str, float]:
+    """What a commit costs on each lane."""
+    found = (
+        {lane: commit_seconds[lane] for lane in lanes}
+        if isinstance(commit_seconds, Mapping)
+        else dict.fromkeys(lanes, commit_seconds)
+    )
+    _check(**{f"commit_seconds of {lane}": seconds for lane, seconds in found.items()})
+    return {lane: max(seconds, 0.0) for lane, seconds in found.items()}
 
 
 def _check(**times: float) -> None:

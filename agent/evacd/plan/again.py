@@ -52,7 +52,7 @@ def gives_way(
     deadline: float,
     rates: Mapping[str, float],
     reserve: float,
-    commit_seconds: float,
+    commit_seconds: float | Mapping[str, float],
     now: float,
     free: Mapping[str, float],
     tried: Collection[Try],

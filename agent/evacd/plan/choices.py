@@ -1,7 +1,7 @@
 """What may be done for a unit, best first, and what that takes. Pure."""
 
 import math
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from evacd.facts import Candidate, Try, Unit
@@ -39,14 +39,14 @@ def ranked(unit: Unit) -> tuple[Candidate | None, ...]:
 
 
 def choices(
-    unit: Unit, *, rates: dict[str, float], commit: float, tried: Collection[Try]
+    unit: Unit, *, rates: dict[str, float], commits: Mapping[str, float], tried: Collection[Try]
 ) -> tuple[Choice, ...]:
     """What is left to be tried for *unit*, best first."""
-    return tuple(_choices(unit, rates, commit, tried))
+    return tuple(_choices(unit, rates, commits, tried))
 
 
 def _choices(
-    unit: Unit, rates: dict[str, float], commit: float, tried: Collection[Try]
+    unit: Unit, rates: dict[str, float], commits: Mapping[str, float], tried: Collection[Try]
 ) -> Iterator[Choice]:
     for one in ranked(unit):
         if one is None:
@@ -58,12 +58,14 @@ def _choices(
             lane for lane in unit.lanes if (unit.name, one.generation, one.kind, lane) not in tried
         )
         if lanes:
-            yield Choice(one, lanes, tuple(_seconds(one, lane, rates, commit) for lane in lanes))
+            yield Choice(
+                one, lanes, tuple(_seconds(one, lane, rates[lane], commits[lane]) for lane in lanes)
+            )
 
 
-def _seconds(candidate: Candidate, lane: str, rates: dict[str, float], commit: float) -> float:
+def _seconds(candidate: Candidate, lane: str, rate: float, commit: float) -> float:
     try:
-        return _whole(candidate.left_on(lane) / rates[lane] + commit)
+        return _whole(candidate.left_on(lane) / rate + commit)
     except OverflowError:
         return math.inf
 

@@ -74,7 +74,7 @@ def risk(
     window_seconds: float,
     rates: Mapping[str, float],
     reserve: float,
-    commit_seconds: float,
+    commit_seconds: float | Mapping[str, float],
     now: float,
 ) -> Risk:
     """Plan as if a notice with this window came now, and tell what that plan is worth.

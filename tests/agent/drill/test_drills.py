@@ -62,7 +62,7 @@ async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
 
         drills = Drills(
             node.way, node.flush, journal, CLOCK,
-            risk=look, window=lambda: 30.0, reserve=0.5, commit_seconds=0.0, node="node-1",
+            risk=look, window=lambda: 30.0, reserve=0.5, node="node-1",
             boot="boot-1", prefix="test", beside=tasks, over=lambda: None,
         )  # fmt: skip
         driver = tasks.create_task(node.flush.drive(node.lane))

@@ -16,9 +16,8 @@ LANES = ("s3://fast", "file:///slow", "evac://peer:7000")
 RATES = dict(zip(LANES, (8.0, 4.0, 2.0), strict=True))
 RESERVE, COMMIT, NOW = 2.0, 0.5, 1000.0
 
-candidates = st.lists(
-    st.tuples(st.integers(0, 64), st.sampled_from(("full", "full", "weights"))), max_size=3
-).map(
+KINDS: tuple[Kind, ...] = ("full", "full", "weights")
+candidates = st.lists(st.tuples(st.integers(0, 64), st.sampled_from(KINDS)), max_size=3).map(
     lambda found: tuple(
         Candidate(Generation(1, 100 - i), nbytes, kind=kind)
         for i, (nbytes, kind) in enumerate(found)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evacd.plan.rate import SLOWEST, SMALL_NBYTES, Rate
+from evacd.plan.rate import SLOWEST, SMALL_NBYTES, Rate, commit_after
 
 rates = st.floats(1.0, 1e12)
 transfers = st.tuples(st.integers(0, 10**13), st.floats(1e-6, 1e5))
@@ -85,10 +85,21 @@ class TestExamples:
         assert not Rate(1e8).measured
         assert Rate(1e8).observed(10**9, 1.0).measured
 
+    def test_a_short_probe_gives_way_to_the_first_flush_and_long_experience_does_not(self) -> None:
+        probed = Rate(1e8).observed(4 * SMALL_NBYTES, 0.1)
+        known = Rate(probed.bytes_per_second, measured=True)
+
+        assert probed.observed(10**9, 1.0).bytes_per_second > 7e8
+        assert known.observed(10**9, 1.0).bytes_per_second < 2e8
+
+    def test_a_commit_is_believed_half_way_and_never_a_minute(self) -> None:
+        assert commit_after(0.05, 0.01) == pytest.approx(0.03)
+        assert commit_after(0.0, 60.0) == 2.5
+
     @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
     def test_a_rate_that_no_plan_can_use_is_refused(self, value: float) -> None:
         with pytest.raises(ValueError, match="expected one above 0"):
             Rate(value)
 
     def test_the_first_measurement_replaces_the_assumption(self) -> None:
-        assert Rate(1e8).observed(10**9, 0.5) == Rate(2e9, measured=True)
+        assert Rate(1e8).observed(10**9, 0.5) == Rate(2e9, measured=True, seen_seconds=0.5)
