@@ -4,7 +4,8 @@ import json
 import os
 import socket
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from evac.wire import (
@@ -22,9 +23,13 @@ from evac.wire import (
 NOBODY = 65534
 
 
-def as_user(uid: int, attack: Callable[[], Any]) -> Any:
-    """Run *attack* in a forked process of *uid*, without groups; what it returns, as JSON has it."""
-    ours, theirs = os.pipe()
+def as_user(uid: int, attack: Callable[[], Any], pipe: tuple[int, int] | None = None) -> Any:
+    """Run *attack* in a forked process of *uid*, without groups; what it returns, as JSON has it.
+
+    Args:
+        pipe: By which it tells; a new one by default.
+    """
+    ours, theirs = pipe or os.pipe()
     child = os.fork()
     if child == 0:
         status = 1
@@ -46,6 +51,31 @@ def as_user(uid: int, attack: Callable[[], Any]) -> Any:
     _, status = os.waitpid(child, 0)
     assert status == 0, "the attack itself failed; see stderr"
     return json.loads(answer)
+
+
+@contextmanager
+def as_long_as(uid: int, attack: Callable[[], object]) -> Iterator[None]:
+    """What *attack* returns stands, in a process of *uid*, until the block ends."""
+    over_r, over_w = os.pipe()
+
+    def stand() -> bool:
+        held = attack()
+        if os.fork() == 0:
+            # Nothing of it but what was held: the reader of the answer waits for its end.
+            null = os.open(os.devnull, os.O_RDWR)
+            os.dup2(null, told[1])
+            os.close(over_w)
+            os.read(over_r, 1)
+            os._exit(0 if held else 1)
+        return True
+
+    told = os.pipe()
+    try:
+        as_user(uid, stand, told)
+        yield
+    finally:
+        os.close(over_r)
+        os.close(over_w)
 
 
 class Line:

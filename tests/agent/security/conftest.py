@@ -46,7 +46,10 @@ def shared() -> Iterator[Scene]:
     folder.chmod(0o755)
     for node in node_at(folder / "node"):
         node.store.mkdir(mode=0o755)
-        node.start("--policy-max-priority", "100", "--policy-max-bytes-per-user", "64MiB")
+        node.start(
+            "--policy-max-priority", "100", "--policy-max-bytes-per-user", "64MiB",
+            "--http", "--http-port", "0",
+        )  # fmt: skip
         yield Scene(node, node.staged(1, "bystander", nbytes=NBYTES))
     shutil.rmtree(folder)
 
