@@ -5,7 +5,7 @@ Notice sources are made in `evacd.listening`, when it is known which of them app
 
 import os
 from asyncio import TaskGroup
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, partial
 from importlib.metadata import version
@@ -35,6 +35,7 @@ from evacd.order import Machine
 from evacd.quiet import Seen, Trickle
 from evacd.readiness import Readiness
 from evacd.rendezvous import Announcer
+from evacd.rendezvous.jobstore import JobStoreAnnouncer
 from evacd.rendezvous.webhook import WebhookAnnouncer
 from evacd.report.fdstore import fd_store, given
 from evacd.report.journal import Journal
@@ -134,7 +135,7 @@ def make_evacuation(
     prefix = token_hex(4)
     leaving = Leaving(
         cordons=_cordons(config, outside, clock, node, boot),
-        announcers=_announcers(config, outside, clock, secret),
+        announcers=tuple(_announcers(config, board, outside, clock, secret)),
         journal=journal,
         file=standing,
         clock=clock,
@@ -305,20 +306,29 @@ def _kubernetes(
 
 
 def _announcers(
-    config: Config, session: aiohttp.ClientSession, clock: Clock, secret: bytes | None
-) -> tuple[Announcer, ...]:
+    config: Config,
+    board: Board,
+    session: aiohttp.ClientSession,
+    clock: Clock,
+    secret: bytes | None,
+) -> Iterator[Announcer]:
     departure = config.departure
-    if not departure.webhook_url:
-        return ()
-    return (
-        WebhookAnnouncer(
+    if departure.webhook_url:
+        yield WebhookAnnouncer(
             departure.webhook_url,
             session,
             timeout_seconds=departure.timeout_seconds,
             clock=clock,
             secret=secret,
-        ),
-    )
+        )
+    if departure.rendezvous or departure.registered:
+        yield JobStoreAnnouncer(
+            board.rendezvous if departure.registered else lambda _job: (),
+            session,
+            configured=departure.rendezvous,
+            timeout_seconds=departure.timeout_seconds,
+            clock=clock,
+        )
 
 
 def make_state_directory(path: Path) -> Path:

@@ -16,6 +16,8 @@ _JOB = ("EVAC_JOB", "TORCHELASTIC_RUN_ID", "SLURM_JOB_NAME")
 _RANK = ("EVAC_RANK", "RANK", "SLURM_PROCID")
 _WORLD = ("EVAC_WORLD", "WORLD_SIZE", "SLURM_NTASKS")
 _PRIORITY = ("EVAC_PRIORITY",)
+# What the torchrun backend tells its workers.
+_RENDEZVOUS = "EVAC_RENDEZVOUS"
 _RUN = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
 
 
@@ -77,6 +79,7 @@ def read_settings(
         mode=str(mode),
         run=run or "",
         need_seconds=need_seconds,
+        rendezvous=environment.get(_RENDEZVOUS, ""),
     )
     checked(register)
     if mode == Mode.CALLBACK and not register.need_seconds > 0:

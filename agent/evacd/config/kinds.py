@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from evac.rendezvous.address import parse as parse_address
+
 _UNITS = {"": 1, "B": 1} | {
     f"{letter}{suffix}": base**power
     for power, letter in enumerate("KMGTP", start=1)
@@ -155,6 +157,10 @@ def _store_urls(value: object) -> tuple[str, ...]:
     return urls
 
 
+def _meeting_places(value: object) -> tuple[str, ...]:
+    return tuple(str(parse_address(one)) for one in _texts(value))
+
+
 def _http_url(value: object) -> str:
     text = _text(value)
     parts = urlsplit(text)  # ValueError where it is malformed
@@ -254,6 +260,13 @@ STORE_URLS = Kind(
     _comma,
     metavar="URL",
     shown=False,
+    repeated=True,
+)
+MEETING_PLACES = Kind(
+    'a list of rendezvous stores such as "tcpstore://10.0.0.7:29400/evac/my-run"',
+    _meeting_places,
+    _comma,
+    metavar="URL",
     repeated=True,
 )
 ADDRESS = Kind('an IP address in quotes, such as "127.0.0.1"', _address, metavar="ADDRESS")

@@ -235,11 +235,21 @@ class DepartureConfig:
 
     Attributes:
         webhook_url: Gets a JSON POST per departure; "" for nobody.
+        rendezvous: Stores of torchrun jobs that hear of this node, whoever is on board.
+        registered: Also the store that a job's own workloads name.
         timeout_seconds: Seconds for one announcement, its retries included.
         secret_file: Its content signs the POST; None: unsigned.
     """
 
     webhook_url: str = setting(kinds.SOME_HTTP_URL, "", "URL that gets a JSON POST per departure")
+    rendezvous: tuple[str, ...] = setting(
+        kinds.MEETING_PLACES,
+        (),
+        "rendezvous stores of torchrun jobs that hear of every departure",
+    )
+    registered: bool = setting(
+        kinds.BOOLEAN, True, "tell the rendezvous store that a job's own workloads name"
+    )
     timeout_seconds: float = setting(
         kinds.number("seconds", 0, above=True),
         10.0,

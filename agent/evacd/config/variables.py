@@ -9,7 +9,15 @@ from dataclasses import dataclass
 from evacd.config.table import SECTIONS, SETTINGS
 
 # What evac's other commands and workloads read.
-OTHERS = ("EVAC_CONFIG", "EVAC_JOB", "EVAC_JOURNAL", "EVAC_PRIORITY", "EVAC_RANK", "EVAC_WORLD")
+OTHERS = (
+    "EVAC_CONFIG",
+    "EVAC_JOB",
+    "EVAC_JOURNAL",
+    "EVAC_PRIORITY",
+    "EVAC_RANK",
+    "EVAC_RENDEZVOUS",
+    "EVAC_WORLD",
+)
 # More is another word, and not this one mistyped.
 _SLIPS = 2
 

@@ -54,7 +54,11 @@ class Announcer(Protocol):
 
     @property
     def name(self) -> str:
-        """For logs and the report: ``webhook``."""
+        """For logs and the report: ``webhook``, ``rendezvous``."""
+        ...
+
+    def concerns(self, departure: Departure) -> bool:
+        """Whether there is anybody to tell of it; else it is not announced at all."""
         ...
 
     async def announce(self, departure: Departure) -> str | None:

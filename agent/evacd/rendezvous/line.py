@@ -62,6 +62,8 @@ class Lines:
 
     def say(self, departure: Departure) -> None:
         """Announce it after all that its job was told before, or in its place."""
+        if not self._announcer.concerns(departure):
+            return
         job, word = departure.job, departure.word
         line = self._lines.get(job)
         begin = line is None

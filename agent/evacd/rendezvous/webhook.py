@@ -79,6 +79,10 @@ class WebhookAnnouncer:
     def __repr__(self) -> str:
         return f"WebhookAnnouncer({self._origin!r})"
 
+    def concerns(self, departure: Departure) -> bool:
+        """See `Announcer`."""
+        return True
+
     async def announce(self, departure: Departure) -> str | None:
         """See `Announcer`."""
         body = json.dumps(document(departure)).encode()

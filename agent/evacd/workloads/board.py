@@ -127,6 +127,10 @@ class Board:
         """One per job that has anybody on board, in the order of their coming."""
         return self._roster.units(self._settings.stores)
 
+    def rendezvous(self, unit: str) -> tuple[str, ...]:
+        """Where a job's nodes meet, as its workloads say; what was said last comes first."""
+        return self._roster.rendezvous(unit)
+
     def hold(self, unit: str, generation: Generation) -> AbstractContextManager[tuple[Part, ...]]:
         """Pin a generation for as long as the context is open, whatever its workloads do.
 
@@ -214,7 +218,7 @@ class Board:
 
     def _accept(self, desk: Desk, door: Door, sock: socket.socket) -> None:
         try:
-            peer = peer_of(sock)
+            peer = peer_of(sock, pods=self._settings.pods)
         except OSError:
             sock.close()
             return

@@ -89,6 +89,7 @@ class Workload:
         newest: What was last staged for this rank, by this process or one before it.
         shape: Of the current reservation; None before the first.
         resuming: Numbers of the slots that it has handed back so far; None once that is over.
+        rendezvous: Where it says that its job's nodes meet; "" for nowhere.
     """
 
     id: int
@@ -110,6 +111,7 @@ class Workload:
     numbers: int = 0
     slots: dict[int, Slot] = field(default_factory=dict)
     resuming: set[int] | None = None
+    rendezvous: str = ""
 
     @property
     def alive(self) -> bool:

@@ -81,6 +81,7 @@ class Roster:
         if seat is not None and seat.alive:
             seat.world, seat.priority, seat.run = message.world, message.priority, message.run
             seat.need_seconds, seat.share = message.need_seconds, share
+            seat.rendezvous = message.rendezvous
             if message.resume:
                 seat.resuming = set()
                 return seat
@@ -104,6 +105,7 @@ class Roster:
             arrived=now,
             newest=seat.newest if seat else None,
             resuming=set() if message.resume else None,
+            rendezvous=message.rendezvous,
         )
         self.seated(workload)
         if seat is not None and not seat.slots:
@@ -263,6 +265,12 @@ class Roster:
             self._tidy(self.jobs[slot.owner.unit])
 
     # --- what a flush asks --------------------------------------------------------------
+
+    def rendezvous(self, unit: str) -> tuple[str, ...]:
+        """Where a job's nodes meet, as its workloads say; what was said last comes first."""
+        job = self.jobs.get(unit)
+        said = [member.rendezvous for member in reversed(job.members)] if job else []
+        return tuple(dict.fromkeys(one for one in said if one))
 
     def units(self, lanes: tuple[str, ...]) -> tuple[Unit, ...]:
         """One per job, in the order of their arrival."""

@@ -42,7 +42,7 @@ from evac.rendezvous.torch_keys import TorchKeys, connect, serve
 logger = logging.getLogger("evac")
 
 # Where a worker finds its job's store, for the daemon (`evac.connect` passes it on).
-RENDEZVOUS, ROUND = "EVAC_RENDEZVOUS", "EVAC_ROUND"
+RENDEZVOUS = "EVAC_RENDEZVOUS"
 _PREFIX = "evac"
 _CONNECT_SECONDS = 5.0
 # Who departs may be gone already, and is not waited for as the others are.
@@ -276,7 +276,6 @@ class EvacHandler(RendezvousHandler):
             raise RendezvousConnectionError(f"round {stands.number} stands without this agent")
         self._number, self._store = reached
         os.environ[RENDEZVOUS] = str(self._follower.address)
-        os.environ[ROUND] = str(stands.number)
         host, port = split_endpoint(stands.at, 0)
         logger.info("round %d stands: rank %d of %d", stands.number, rank, len(stands.agents))
         return RendezvousInfo(

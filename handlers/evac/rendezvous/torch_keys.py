@@ -53,7 +53,11 @@ class TorchKeys:
         """See `Keys.create`."""
         with self._open() as store:
             # An empty expectation means: only where there is none.
-            return bytes(store.compare_set(self._full(key), "", value.decode()))
+            found = bytes(store.compare_set(self._full(key), "", value.decode()))
+            if found == value:
+                # The older of torch's servers wakes who waits for a key only when it is set.
+                store.set(self._full(key), value.decode())
+            return found
 
     def put(self, key: str, value: bytes) -> None:
         """See `Keys.put`."""

@@ -69,6 +69,8 @@ class Register(Message):
         need_seconds: Callback mode: how long the workload's own flush takes, at most.
         run: Names one launch of the job (torchrun's or Slurm's id); "" where unknown.
         resume: `HandBack` follows for each slot that this process still has.
+        rendezvous: Where the job's nodes meet, to be told of a departure:
+            ``tcpstore://host:port/prefix`` or ``etcd://host:port/prefix``; "" for nowhere.
     """
 
     type: ClassVar[str] = "register"
@@ -80,6 +82,7 @@ class Register(Message):
     run: str = _text(128, default="")
     need_seconds: float = _seconds(default=0.0)
     resume: bool = _flag(default=False)
+    rendezvous: str = _text(512, default="")
 
 
 @dataclass(frozen=True)

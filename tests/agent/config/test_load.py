@@ -171,6 +171,12 @@ SAMPLES: dict[str, Sample] = {
     "departure.webhook_url": Sample(
         (('"http://h/p?q=1"', "http://h/p?q=1"),), ('"h/p"', "1"), ("ftp://h",)
     ),
+    "departure.rendezvous": Sample(
+        (('["tcpstore://h:1/evac/r"]', "tcpstore://h:1/evac/r"),),
+        ('["http://h/x"]', '"tcpstore://h:1/x"', '["tcpstore://h:1"]', '["tcpstore://h:0/x"]'),
+        ("nonsense",),
+    ),
+    "departure.registered": BOOLEAN,
     "departure.timeout_seconds": Sample((("3", "3"),), ("0", "-1"), ("x",)),
     "departure.secret_file": Sample((('"/a"', "/a"),), ('"a"', "1"), ("a",)),
     "http.enabled": BOOLEAN,

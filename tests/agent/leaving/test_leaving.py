@@ -71,6 +71,9 @@ class Mailbox:
     def __init__(self) -> None:
         self.got: list[Departure] = []
 
+    def concerns(self, departure: Departure) -> bool:
+        return True
+
     async def announce(self, departure: Departure) -> str | None:
         self.got.append(departure)
         return None

@@ -30,6 +30,9 @@ class Mailbox:
     def open(self, job: str) -> None:
         self._open(job).set()
 
+    def concerns(self, departure: Departure) -> bool:
+        return True
+
     async def announce(self, departure: Departure) -> str | None:
         self.trying.set()
         for _ in range(self.turns):
@@ -157,6 +160,9 @@ async def test_a_jobs_slow_announcement_delays_no_other_job() -> None:
 
 class Broken(Mailbox):
     """Its code fails on the first word."""
+
+    def concerns(self, departure: Departure) -> bool:
+        return True
 
     async def announce(self, departure: Departure) -> str | None:
         if departure.word is Word.LEAVING:

@@ -1,0 +1,146 @@
+"""The `rendezvous` departure: an entry in the store that the job's own nodes meet in.
+
+Where that is, the job's workers say when they register (the torchrun backend tells them), or the
+operator in the configuration. What a worker says is data: nothing is connected to but a plain
+address of a network, few of them, each within the time limit, and nothing of what comes back is kept.
+"""
+
+import asyncio
+import ipaddress
+import socket
+from asyncio import TaskGroup
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import aiohttp
+
+from evac.rendezvous.address import ETCD, Address, parse
+from evacd.clock import Clock
+from evacd.rendezvous import Departure, Word
+from evacd.rendezvous.etcd import Etcd
+from evacd.rendezvous.joblog import Keys, append, entry_of
+from evacd.rendezvous.tcpstore import TcpStore
+
+# A job meets in one store; more than one is heard of while it moves.
+_MOST_STORES = 4
+_MOST_JOBS = 1024
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 1.0
+# A try that hangs leaves time for another.
+_TRY_SHARE = 0.4
+
+
+class JobStoreAnnouncer:
+    """Writes departures into the log of each job that has one."""
+
+    name = "rendezvous"
+
+    def __init__(
+        self,
+        registered: Callable[[str], Sequence[str]],
+        session: aiohttp.ClientSession,
+        *,
+        configured: Sequence[str] = (),
+        timeout_seconds: float,
+        clock: Clock,
+    ) -> None:
+        """Wire it up.
+
+        Args:
+            registered: Addresses that a job's workers have named, the newest first.
+            session: For etcd.
+            configured: Addresses that hear of all jobs.
+            timeout_seconds: Of one announcement, all its tries and stores included.
+        """
+        self._registered = registered
+        self._session = session
+        self._configured = tuple(configured)
+        self._timeout_seconds = timeout_seconds
+        self._clock = clock
+        # Its workers are stopped soon after the first word, and may be forgotten.
+        self._told: dict[str, tuple[str, ...]] = {}
+
+    def concerns(self, departure: Departure) -> bool:
+        """Whether there is a store to tell."""
+        return bool(self._stores(departure))
+
+    async def announce(self, departure: Departure) -> str | None:
+        """See `Announcer`."""
+        stores = self._stores(departure)
+        if departure.word is Word.LEAVING:
+            self._told.pop(departure.job, None)
+            self._told[departure.job] = stores
+            if len(self._told) > _MOST_JOBS:
+                del self._told[next(iter(self._told))]
+        deadline = self._clock.monotonic() + self._timeout_seconds
+        text = entry_of(departure)
+        async with TaskGroup() as tasks:
+            tries = [tasks.create_task(self._tell(store, text, deadline)) for store in stores]
+        wrong = [
+            f"{store}: {reason}"
+            for store, task in zip(stores, tries, strict=True)
+            if (reason := task.result())
+        ]
+        return "; ".join(wrong) or None
+
+    def _stores(self, departure: Departure) -> tuple[str, ...]:
+        job = departure.job
+        said = (*(self._registered(job) if job else ()), *self._told.get(job, ()))
+        return (*self._configured, *tuple(dict.fromkeys(said))[:_MOST_STORES])
+
+    async def _tell(self, store: str, text: bytes, deadline: float) -> str | None:
+        try:
+            address = parse(store)
+        except ValueError as error:
+            return str(error)
+        wrong, pause = "no answer", _FIRST_PAUSE_SECONDS
+        try:
+            async with asyncio.timeout_at(deadline):
+                while True:
+                    limit = self._timeout_seconds * _TRY_SHARE
+                    try:
+                        async with asyncio.timeout(limit), _opened(address, self._session) as keys:
+                            await append(keys, text)
+                            return None
+                    except _Forbidden as error:
+                        return str(error)
+                    except TimeoutError:
+                        wrong = f"no answer within {limit:g} s"
+                    except (OSError, aiohttp.InvalidURL) as error:
+                        wrong = str(error) or type(error).__name__
+                    await asyncio.sleep(pause)
+                    pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+        except TimeoutError:
+            return f"{wrong}; not told within {self._timeout_seconds:g} s"
+
+
+class _Forbidden(Exception):
+    """Such an address is not connected to."""
+
+
+@asynccontextmanager
+async def _opened(address: Address, session: aiohttp.ClientSession) -> AsyncIterator[Keys]:
+    host = await _resolved(address)
+    if address.scheme == ETCD:
+        yield Etcd(session, host, address.port, address.prefix)
+        return
+    store = await TcpStore.connect(host, address.port, address.prefix)
+    try:
+        yield store
+        await store.flushed()
+    finally:
+        store.close()
+
+
+async def _resolved(address: Address) -> str:
+    """An IP address that may be connected to; the one that was looked at is the one that is used.
+
+    A cloud's metadata service is link-local: no workload may make the daemon talk to it.
+    """
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    for *_, where in found:
+        ip = ipaddress.ip_address(str(where[0]).partition("%")[0])
+        mapped = getattr(ip, "ipv4_mapped", None) or ip
+        if not (mapped.is_link_local or mapped.is_multicast or mapped.is_unspecified):
+            return str(ip)
+    raise _Forbidden(f"{address.host} is no address of a store")
