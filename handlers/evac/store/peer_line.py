@@ -19,7 +19,7 @@ from evac.store import peer_wire as wire
 from evac.store.direct import Stopped
 
 TICK = 0.2
-PIECE = 512 * 1024
+PIECE = 256 * 1024
 # A header, or one chunk, that takes longer than this holds others up.
 PATIENCE = 30.0
 
