@@ -24,9 +24,9 @@ from evacd.flush.running import Running
 from evacd.flush.save import Place, Saved, Unsaved
 from evacd.flush.seams import OnBoard, Saves
 from evacd.flush.story import Story
-from evacd.flush.wants import Wants
+from evacd.flush.wants import Wants, as_large
 from evacd.plan import schedule
-from evacd.plan.again import gives_way
+from evacd.plan.again import gives_way, may_give_way
 from evacd.plan.rate import Rate, commit_after
 from evacd.plan.risk import is_safe
 
@@ -311,7 +311,7 @@ class Flush:
         self.rates[step.lane] = running.ended()
         if isinstance(saved, Unsaved):
             if saved.for_good:
-                self._give_up_as_large(step)
+                self._tried |= set(as_large(self._on_board.units(), step))
             self._story.failed(step, saved.reason)
             return
         self.commits[step.lane] = commit_after(self.commits[step.lane], running.committed(now))
@@ -348,6 +348,8 @@ class Flush:
         order, one = self.order, running.underway(now)
         if order is None or one.attempt in self._stopped:
             return False
+        if not may_give_way(one, deadline=order.deadline, reserve=self._reserve, now=now):
+            return False
         others = {other.step.unit for lane, other in self._running.items() if lane != one.step.lane}
         return gives_way(
             one,
@@ -360,16 +362,6 @@ class Flush:
             free=self._free(now),
             tried=self._tried,
         )
-
-    def _give_up_as_large(self, step: Step) -> None:
-        """A store that refuses so many bytes refuses what is no smaller, too."""
-        for unit in self._on_board.units():
-            if unit.name == step.unit:
-                self._tried |= {
-                    (unit.name, one.generation, one.kind, step.lane)
-                    for one in unit.candidates
-                    if one.left_on(step.lane) >= step.nbytes
-                }
 
     async def _give_turn(self, step: Step, tasks: TaskGroup) -> None:
         order = self.order

@@ -6,12 +6,20 @@ it could have: its weights alone, or what only a peer's memory keeps, or what is
 what it has staged since. Last what survivors hold as well.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from evac.store.durability import is_durable
-from evacd.facts import Candidate, Kept, Outcome, Try, Unit
+from evacd.facts import Candidate, Kept, Outcome, Step, Try, Unit
 from evacd.plan.risk import is_safe
+
+
+def as_large(units: Iterable[Unit], step: Step) -> Iterator[Try]:
+    """A store that refuses so many bytes for good refuses what is no smaller, too."""
+    for unit in units:
+        for one in unit.candidates if unit.name == step.unit else ():
+            if one.left_on(step.lane) >= step.nbytes:
+                yield unit.name, one.generation, one.kind, step.lane
 
 
 @dataclass(frozen=True)

@@ -221,6 +221,26 @@ async def test_a_more_urgent_one_that_comes_late_waits_for_the_step_that_runs() 
     assert [unit for unit, *_ in link.lanes] == ["low", "high", "lowest"]
 
 
+async def test_a_fresh_generation_takes_the_place_of_the_older_one_only_where_it_fits() -> None:
+    for deadline, went in ((30.0, [9, 10]), (40.0, [9, 10]), (16.5, [9])):
+        aboard = Aboard(staged("job", 9, 1500))
+        link = Link(aboard)
+        async with flushing(aboard, link, Told()) as flush:
+            began = asyncio.get_running_loop().time()
+            flush.evacuate(order(began + deadline))
+            await asyncio.sleep(2.0)
+            fresh = Candidate(Generation(1, 10), 1500 * MB)
+            aboard.all["job"] = replace(
+                aboard.all["job"], candidates=(fresh, *aboard.all["job"].candidates)
+            )
+            flush.wake()
+            await flush.settled.wait()
+
+        assert [step for _, step, *_ in link.lanes] == went
+        # With 40 s there is time for both, one after the other.
+        assert bool(link.cancelled) == (deadline == 30.0)
+
+
 async def test_a_plan_names_the_store_of_each_step() -> None:
     aboard = Aboard(staged("big", 9, 2500, lanes=BOTH), staged("small", 1, 1000, lanes=BOTH))
     async with flushing(aboard, Link(aboard), told := Told(), lanes=BOTH) as flush:

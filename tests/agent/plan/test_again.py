@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from evac.generation import Generation
 from evacd.facts import Candidate, Plan, Step, Unit
 from evacd.plan import schedule
-from evacd.plan.again import EARLY, NEARLY_DONE, Underway, gives_way, value
+from evacd.plan.again import EARLY, HARDLY_BEGUN, NEARLY_DONE, Underway, gives_way, value
 
 LANES = ("s3://fast", "file:///slow")
 RATES = {"s3://fast": 8.0, "file:///slow": 4.0}
@@ -63,12 +63,19 @@ def planned(units: Sequence[Unit], window: float, one: Underway, busy: float) ->
 
 
 @given(scenes(), windows)
-def test_what_can_end_in_time_is_never_stopped(
+def test_what_can_end_in_time_is_stopped_for_a_newer_one_of_the_same_unit_alone(
     scene: tuple[Underway, list[Unit]], window: float
 ) -> None:
     one, units = scene
-    if one.ends <= NOW + window - RESERVE:
-        assert not stopped(one, units, window)
+    if one.ends <= NOW + window - RESERVE and stopped(one, units, window):
+        unit = next(unit for unit in units if unit.name == one.step.unit)
+        gives = planned(units, window - EARLY * (window - RESERVE), one, NOW)
+        (step,) = [step for step in gives.steps if step.unit == unit.name]
+        assert not step.overtime
+        assert step.generation is not None
+        assert one.step.generation is not None
+        assert step.generation > one.step.generation
+        assert one.moved <= HARDLY_BEGUN * one.step.nbytes
 
 
 @given(scenes(), windows)
@@ -101,6 +108,8 @@ def test_what_is_stopped_is_stopped_for_more_and_that_fits_with_room_to_spare(
     spare = EARLY * (window - RESERVE)
     stays = planned(others, window, one, one.ends)
     gives = planned(units, window - spare, one, NOW)
+    if one.ends <= NOW + window - RESERVE:
+        stays = Plan((*stays.steps, one.step))
 
     assert value(gives, units) > value(stays, units)
 
@@ -127,3 +136,15 @@ def test_with_nothing_better_to_do_it_goes_on() -> None:
     step = Step("a", LANES[0], newest.generation, 1000, NOW, NOW + 125.0)
 
     assert not stopped(Underway(step, 100, NOW + 112.0), [unit], 30.0)
+
+
+def test_a_newer_one_wins_where_it_fits_and_would_not_behind_the_older_one() -> None:
+    older, newer = Candidate(Generation(1, 8), 100), Candidate(Generation(1, 9), 100)
+    unit = Unit("a", 0, 0.0, LANES[:1], (newer, older))
+    step = Step("a", LANES[0], older.generation, 100, NOW - 1.0, NOW + 11.5)
+    begun = Underway(step, 10, NOW + 11.5)
+
+    assert stopped(begun, [unit], 20.0)
+    assert not stopped(begun, [unit], 30.0), "both fit"
+    assert not stopped(begun, [unit], 13.5), "it would fit by a hair"
+    assert not stopped(replace(begun, moved=50), [unit], 20.0), "half of it is done"
