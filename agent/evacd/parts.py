@@ -81,6 +81,12 @@ def make_board(
         max_priority=policy.max_priority,
         allow_users=policy.allow_users,
         users={user.name: _limits(user, budget) for user in policy.users},
+        pods=policy.pods_dir,
+        allow_namespaces=policy.allow_namespaces,
+        namespaces={
+            each.name: UserLimits(each.max_priority, prefix=each.prefix)
+            for each in policy.namespaces
+        },
         node=node,
         boot=boot,
         version=version("evac"),

@@ -22,7 +22,7 @@ from evacd.config.sources import (
     ShutdownConfig,
     UserConfig,
 )
-from evacd.config.users import USERS, UserPolicy
+from evacd.config.users import NAMESPACES, USERS, NamespacePolicy, UserPolicy
 
 
 @dataclass(frozen=True)
@@ -115,6 +115,10 @@ class PolicyConfig:
             or bytes.
         allow_users: User names that may register; empty: whoever can open the socket.
         users: Who has limits of its own.
+        allow_namespaces: Namespaces whose pods may register; empty: `allow_users` decides.
+        namespaces: Kubernetes namespaces that have limits of their own.
+        pods_dir: The kubelet's folders of pods, by which a pod's namespace is known: its jobs
+            then lie under ``<namespace>/<job>``. None, or no such folder: users count.
     """
 
     max_priority: int = setting(
@@ -133,6 +137,20 @@ class PolicyConfig:
         (),
         "limits of single users (max_priority, max_bytes, prefix), as [policy.users.NAME]; "
         "the variable takes them as JSON",
+    )
+    allow_namespaces: tuple[str, ...] = setting(
+        kinds.NAMES, (), "namespaces whose pods may register; none named: as allow_users says"
+    )
+    namespaces: tuple[NamespacePolicy, ...] = setting(
+        NAMESPACES,
+        (),
+        "limits of Kubernetes namespaces (max_priority, prefix), as [policy.namespaces.NAME]; "
+        "the variable takes them as JSON",
+    )
+    pods_dir: Path | None = setting(
+        kinds.SOME_PATH,
+        Path("/var/log/pods"),
+        "the kubelet's folders of pods, by which a workload's namespace is known",
     )
 
 

@@ -1,9 +1,9 @@
-"""What single users may, as tables ``[policy.users.NAME]``."""
+"""What single users and namespaces may, as ``[policy.users.NAME]``, ``[policy.namespaces.NAME]``."""
 
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 from evac.generation import NAME
 from evacd.config import kinds
@@ -31,6 +31,21 @@ class UserPolicy:
     prefix: str = ""
 
 
+@dataclass(frozen=True)
+class NamespacePolicy:
+    """One Kubernetes namespace's limits; what is not given is as for everybody.
+
+    Attributes:
+        name: Of the namespace.
+        max_priority: The highest its pods may ask for, where that is less than everybody's.
+        prefix: Under which its jobs lie in each store; "" for its name.
+    """
+
+    name: str
+    max_priority: int | None = None
+    prefix: str = ""
+
+
 def _prefix(value: object) -> str:
     if not isinstance(value, str):
         raise WrongValue
@@ -41,7 +56,9 @@ def _prefix(value: object) -> str:
 
 
 _PRIORITY = kinds.count(-1_000_000, 1_000_000)
-_PARTS: Mapping[str, tuple[str, Callable[[object], Any]]] = {
+_Parts: TypeAlias = Mapping[str, tuple[str, Callable[[object], Any]]]
+_Policy = TypeVar("_Policy", UserPolicy, NamespacePolicy)
+_PARTS: _Parts = {
     "max_priority": (_PRIORITY.expected, _PRIORITY.check),
     "max_bytes": (kinds.BUDGET.expected, kinds.BUDGET.check),
     "prefix": ('a name in quotes, or two, such as "team/ann"', _prefix),
@@ -49,44 +66,63 @@ _PARTS: Mapping[str, tuple[str, Callable[[object], Any]]] = {
 
 
 def _users(value: object) -> tuple[UserPolicy, ...]:
+    return _each(value, "user", lambda name, parts: UserPolicy(name, **parts), _PARTS)
+
+
+def _namespaces(value: object) -> tuple[NamespacePolicy, ...]:
+    parts = {name: part for name, part in _PARTS.items() if name != "max_bytes"}
+    return _each(value, "namespace", lambda name, given: NamespacePolicy(name, **given), parts)
+
+
+def _each(
+    value: object, what: str, make: Callable[[str, dict[str, Any]], _Policy], parts: _Parts
+) -> tuple[_Policy, ...]:
     if not isinstance(value, Mapping):
         raise WrongValue
-    users = tuple(_user(name, table) for name, table in value.items())
+    found = tuple(make(name, _one(name, table, what, parts)) for name, table in value.items())
     owners: dict[str, str] = {}
-    for user in users:
-        owner = user.prefix or user.name
+    for one in found:
+        owner = one.prefix or one.name
         if owner in owners:
             taken = f"a prefix of its own: {owner} is {owners[owner]}'s"
-            raise WrongEntry(user.name, *(["prefix"] if user.prefix else []), expected=taken)
-        owners[owner] = user.name
-    return users
+            raise WrongEntry(one.name, *(["prefix"] if one.prefix else []), expected=taken)
+        owners[owner] = one.name
+    return found
 
 
-def _user(name: object, table: object) -> UserPolicy:
+def _one(name: object, table: object, what: str, parts: _Parts) -> dict[str, Any]:
     if not isinstance(name, str) or not name or not name.isprintable():
-        raise WrongEntry(str(name), expected="names of users, or uids")
+        ids = ", or uids" if what == "user" else ""
+        raise WrongEntry(str(name), expected=f"names of {what}s{ids}")
     if not isinstance(table, Mapping):
-        raise WrongEntry(name, expected=f"a table for each user: [policy.users.{name}]")
+        raise WrongEntry(name, expected=f"a table for each {what}: [policy.{what}s.{name}]")
     values = {}
     for part, raw in table.items():
-        if part not in _PARTS:
-            raise WrongEntry(name, part, expected=f"a user has no {part}: {', '.join(_PARTS)}")
-        expected, check = _PARTS[part]
+        if part not in parts:
+            raise WrongEntry(name, part, expected=f"a {what} has no {part}: {', '.join(parts)}")
+        expected, check = parts[part]
         try:
             values[part] = check(raw)
         except ValueError as error:
-            raise WrongEntry(name, part, expected=f"a user's {part} is {expected}") from error
-    return UserPolicy(name, **values)
+            raise WrongEntry(name, part, expected=f"a {what}'s {part} is {expected}") from error
+    return values
 
 
 def _text(text: str) -> Any:
     return json.loads(text)
 
 
-def _shown(users: tuple[UserPolicy, ...]) -> str:
-    return ", ".join(user.name for user in users)
+def _shown(policies: tuple[UserPolicy | NamespacePolicy, ...]) -> str:
+    return ", ".join(policy.name for policy in policies)
 
 
 USERS = Kind(
     "a table for each user: [policy.users.NAME]", _users, _text, metavar="JSON", show=_shown
+)
+NAMESPACES = Kind(
+    "a table for each namespace: [policy.namespaces.NAME]",
+    _namespaces,
+    _text,
+    metavar="JSON",
+    show=_shown,
 )

@@ -244,7 +244,14 @@ class Desk:
 
     def _allowed(self, session: Session, message: Register, *, aboard: int) -> Admission | Refusal:
         peer = session.peer
-        return admit(message, user=peer.user, uid=peer.uid, aboard=aboard, settings=self._settings)
+        return admit(
+            message,
+            user=peer.user,
+            uid=peer.uid,
+            aboard=aboard,
+            settings=self._settings,
+            pod=peer.pod,
+        )
 
     def _register(self, session: Session, message: Register, re: int | None) -> None:
         try:

@@ -11,9 +11,11 @@ import select
 import socket
 import struct
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from evacd.workloads.job import Process
+from evacd.workloads.pods import Whereabouts, whereabouts
 
 SO_PEERPIDFD = 77
 _CREDENTIALS = struct.Struct("3i")
@@ -29,6 +31,7 @@ class Peer:
         pid: 0 where it lives outside the daemon's pid namespace.
         user: Name of the uid here; None where it has none.
         accepted: Clock ticks after boot: a process that started later is not this one.
+        pod: The pod that it is in; None where it is in none.
     """
 
     pid: int
@@ -36,14 +39,19 @@ class Peer:
     gid: int
     user: str | None
     accepted: int
+    pod: Whereabouts = None
 
 
 class PeerGone(Exception):
     """The process has ended, or cannot be seen from here; the message says which."""
 
 
-def peer_of(sock: socket.socket) -> Peer:
-    """Ask the kernel who connected."""
+def peer_of(sock: socket.socket, *, pods: Path | None = None) -> Peer:
+    """Ask the kernel who connected.
+
+    Args:
+        pods: The kubelet's folders of pods; None where nobody is to be looked for in a pod.
+    """
     raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, gid = _CREDENTIALS.unpack(raw)
     try:
@@ -52,7 +60,8 @@ def peer_of(sock: socket.socket) -> Peer:
         user = None
     # Boot time and not the injected clock: it is compared with the kernel's own.
     ticks = time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK")
-    return Peer(pid, uid, gid, user, int(ticks) + 1)
+    peer = Peer(pid, uid, gid, user, int(ticks) + 1)
+    return peer if pods is None else replace(peer, pod=_pod_of(sock, peer, pods))
 
 
 def identify(sock: socket.socket, peer: Peer, *, option: int = SO_PEERPIDFD) -> tuple[Process, int]:
@@ -112,6 +121,22 @@ def alive(pidfd: int) -> bool:
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     return not poll.poll(0)
+
+
+def _pod_of(sock: socket.socket, peer: Peer, pods: Path) -> Whereabouts:
+    """Where it is; None for who has ended meanwhile, and cannot register any more."""
+    if peer.pid == 0:
+        return None
+    try:
+        pidfd = _pidfd(sock, peer, SO_PEERPIDFD)
+    except PeerGone:
+        return None
+    try:
+        found = whereabouts(peer.pid, pods)
+        # Alive after the look at /proc: the pid was its own all the time.
+        return found if alive(pidfd) else None
+    finally:
+        os.close(pidfd)
 
 
 def _pidfd(sock: socket.socket, peer: Peer, option: int) -> int:

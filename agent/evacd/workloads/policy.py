@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from evac.generation import NAME
 from evac.wire import Mode, Register
+from evacd.workloads.pods import Pod, Stray, Whereabouts
 from evacd.workloads.settings import BoardSettings, UserLimits
 
 
@@ -45,11 +46,20 @@ class Rights:
     owner: str
 
 
-def rights_of(user: str | None, uid: int, settings: BoardSettings) -> Rights:
-    """Its own limits, under its name or else its uid, and where it has none everybody's."""
+def rights_of(
+    user: str | None, uid: int, settings: BoardSettings, *, pod: Pod | None = None
+) -> Rights:
+    """Its own limits, under its name or else its uid, and where it has none everybody's.
+
+    In a pod a uid means little: there its namespace's limits count, and are all of it but for
+    the memory, which is shared by uid.
+    """
     by_name = settings.users.get(user) if user is not None else None
     own = by_name or settings.users.get(str(uid)) or UserLimits()
     highest, share = settings.max_priority, settings.user_bytes
+    if pod is not None:
+        of = settings.namespaces.get(pod.namespace) or UserLimits()
+        own = UserLimits(of.max_priority, own.max_bytes, of.prefix or pod.namespace)
     return Rights(
         max_priority=highest if own.max_priority is None else min(own.max_priority, highest),
         share=min(share if own.max_bytes is None else own.max_bytes, settings.memory_bytes),
@@ -72,16 +82,32 @@ def owner_name(user: str | None, uid: int) -> str:
 
 
 def admit(
-    message: Register, *, user: str | None, uid: int, aboard: int, settings: BoardSettings
+    message: Register,
+    *,
+    user: str | None,
+    uid: int,
+    aboard: int,
+    settings: BoardSettings,
+    pod: Whereabouts = None,
 ) -> Admission | Refusal:
     """Its prefix ``<owner>/<job>`` and its share, or why it may not come on board.
 
     Args:
         user: Name of the peer's uid, None where it has none.
         aboard: Live workloads of this uid, this one not counted.
+        pod: Where it runs; its namespace is its owner then.
     """
-    if settings.allow_users and not {user, str(uid)} & set(settings.allow_users):
+    if isinstance(pod, Stray):
+        return Refusal(
+            f"your pod {pod.uid} is not among those in {settings.pods}, so its namespace is unknown: "
+            "mount the host's folder there, or set policy.pods_dir"
+        )
+    if pod is not None and settings.allow_namespaces:
+        if pod.namespace not in settings.allow_namespaces:
+            return Refusal(f"namespace {pod.namespace} may not register: see allow_namespaces")
+    elif settings.allow_users and not {user, str(uid)} & set(settings.allow_users):
         return Refusal(f"user {user or uid} may not register: see allow_users")
+    who = f"user {user or uid}" if pod is None else f"namespace {pod.namespace}"
     if message.mode not in set(Mode):
         return Refusal(f"mode {message.mode!r} is unknown: expected staged or callback")
     if message.mode == Mode.CALLBACK and not message.need_seconds > 0:
@@ -91,11 +117,11 @@ def admit(
         )
     if message.rank >= message.world:
         return Refusal(f"rank {message.rank} is outside a world of {message.world}")
-    rights = rights_of(user, uid, settings)
+    rights = rights_of(user, uid, settings, pod=pod)
     if message.priority > rights.max_priority:
         return Refusal(
-            f"priority {message.priority} is above {rights.max_priority}, the highest that user "
-            f"{user or uid} may ask for"
+            f"priority {message.priority} is above {rights.max_priority}, the highest that {who} "
+            "may ask for"
         )
     if aboard >= settings.max_workloads:
         return Refusal(f"user {user or uid} has {aboard} workloads on board, the most allowed")

@@ -44,6 +44,9 @@ class BoardSettings:
         max_workloads: Live workloads per uid.
         last_words_seconds: How long a dead process is heard out, and with it whoever wants its rank.
         users: By name or uid, who has limits of its own.
+        pods: The kubelet's folders of pods; None where this is no Kubernetes node.
+        allow_namespaces: Whose pods may register; empty: `allow_users` decides.
+        namespaces: By name, which have limits of their own.
     """
 
     workload_path: Path
@@ -65,3 +68,6 @@ class BoardSettings:
     max_workloads: int = 256
     last_words_seconds: float = 5.0
     users: Mapping[str, UserLimits] = field(default_factory=dict)
+    pods: Path | None = None
+    allow_namespaces: tuple[str, ...] = ()
+    namespaces: Mapping[str, UserLimits] = field(default_factory=dict)

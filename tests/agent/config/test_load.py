@@ -147,6 +147,23 @@ SAMPLES: dict[str, Sample] = {
         ),
         ("x", "[1]", "{"),
     ),
+    "policy.allow_namespaces": Sample((('["a", "b"]', "a,b"),), ('"a"', "[1]"), ("a\0b",)),
+    "policy.namespaces": Sample(
+        (
+            ("{team-a = {max_priority = 5}}", '{"team-a": {"max_priority": 5}}'),
+            ('{team-a = {prefix = "teams/a"}}', '{"team-a": {"prefix": "teams/a"}}'),
+            ("{}", "{}"),
+        ),
+        (
+            "1",
+            "[]",
+            "{team-a = 1}",
+            '{team-a = {max_bytes = "25%"}}',
+            '{team-a = {prefix = "team-b"}, team-b = {}}',
+        ),
+        ("x", "[1]", "{"),
+    ),
+    "policy.pods_dir": Sample((('"/a"', "/a"),), ('"a"', "1"), ("a",)),
     "plan.commit_reserve_seconds": SECONDS,
     "plan.assumed_bytes_per_second": Sample((("1e9", "1e9"), ("5", "5")), ("0", "-1"), ("fast",)),
     "plan.window_seconds": SECONDS,
