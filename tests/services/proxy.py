@@ -57,7 +57,9 @@ class Rule:
             return False
         if self.first_tries:
             # A put that begins anew has names of its own for its parts.
-            request = f"{method} {re.sub('uploadId=[^&]*|[0-9a-f]{16}', '', path)} {nbytes}"
+            request = (
+                f"{method} {re.sub('uploadId=[^&]*|blockid=[^&]*|[0-9a-f]{16}', '', path)} {nbytes}"
+            )
             if request in self.struck:
                 return False
             self.struck.add(request)

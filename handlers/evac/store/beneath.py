@@ -89,8 +89,12 @@ def _open_root(root: str, *, make: bool) -> int:
         except FileExistsError:
             return os.open(root, _FOLDER)
         made = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=above)
-        os.fchmod(made, ROOT_MODE)  # whatever the umask
-        os.fsync(above)
+        try:
+            os.fchmod(made, ROOT_MODE)  # whatever the umask
+            os.fsync(above)
+        except BaseException:
+            os.close(made)
+            raise
         return made
     finally:
         os.close(above)

@@ -8,6 +8,8 @@ from typing import TypeVar
 
 import pytest
 
+from tests.handlers.store.cells import COLUMNS, ROWS, TESTS, filled
+from tests.matrix import Matrix
 from tests.services import azure, gcs, s3
 from tests.services.process import Unavailable
 
@@ -56,3 +58,16 @@ def _running(
             yield running
     except Unavailable as why:
         pytest.skip(str(why))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(
+        Matrix(
+            name="faults",
+            title="fault x store",
+            rows=ROWS,
+            columns=COLUMNS,
+            here=TESTS,
+            elsewhere=tuple(filled()),
+        )
+    )

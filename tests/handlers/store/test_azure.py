@@ -76,6 +76,12 @@ async def test_each_call_says_what_is_wrong_and_whether_to_try_again(
         assert error.reason == reason, name
 
 
+async def test_a_host_without_a_name_is_told_apart(environment: None) -> None:
+    with pytest.raises(StoreUnavailable) as raised:
+        await at("http://no-such-host.invalid").get("a")
+    assert raised.value.reason == "its host name cannot be resolved"
+
+
 async def test_a_body_survives_lost_blocks_and_throttling(between: Proxy) -> None:
     data = os.urandom(40 * MIB + 3)
     between.rules += [

@@ -17,16 +17,8 @@ from evac.commit import verify
 from evac.errors import StoreError, StoreRejected, StoreUnavailable
 from evac.store.retry import Retry
 from tests.handlers.commit.made import PREFIX
-from tests.handlers.store.faulty import (
-    GENERATION,
-    KINDS,
-    Place,
-    attempt,
-    flush,
-    fresh,
-    place,
-    whole,
-)
+from tests.handlers.store.faulty import KINDS, Place, fresh, place
+from tests.handlers.store.flushing import GENERATION, attempt, flush, whole
 from tests.services.proxy import Fate, Rule
 
 Record = Callable[[str, object], None]

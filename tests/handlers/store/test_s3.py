@@ -211,6 +211,18 @@ async def test_cleaning_aborts_our_dead_uploads_and_nobody_elses(
         )  # fmt: skip
 
 
+async def test_dead_is_what_is_dead_by_the_stores_clock(between: Proxy, seaweed: S3Server) -> None:
+    store = at(between.endpoint)
+    prefix = store.url.partition(f"{BUCKET}/")[2].partition("?")[0]
+    key = f"{prefix}/{BODY}"
+    await asyncio.to_thread(seaweed.call, "create_multipart_upload", Bucket=BUCKET, Key=key)
+
+    between.ahead = timedelta(hours=-2)  # so ours is two hours ahead of it
+    assert await store.clean(older_than=-3600) == 0
+    between.ahead = timedelta()
+    assert await store.clean(older_than=-3600) == 1
+
+
 def test_only_bodies_of_generations_are_ours() -> None:
     assert is_body(BODY)
     assert is_body("step-1.1/weights.bin")
