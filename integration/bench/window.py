@@ -1,7 +1,8 @@
 """How much of what mattered is saved in a short window, beside the best that anybody could have done.
 
 Random mixes of workloads (sizes, priorities, several generations), windows and links, in simulated
-time: the real flush drivers with the real planner on an event loop whose clock jumps. Beside them
+time: the real flush drivers with the real planner on an event loop whose clock jumps. Half of the
+kinds of mixes have two stores, which all workloads prefer in the same order. Beside them
 the clairvoyant optimum, which knows the link's rate at every moment of the future, and the
 fair share: everybody flushes the newest at once and the link is divided among them.
 
@@ -36,7 +37,7 @@ from evacd.plan.rate import Rate
 from evacd.workloads import Part, TurnResult
 
 MIXES = 200
-LANE = "link"
+LANE, OTHER = "link", "second"
 # The clouds' own: 30 s, two minutes, and what is left of them when a notice came late.
 WINDOWS = (10.0, 25.0, 30.0, 60.0, 120.0)
 # What a node's link to its store does, bytes per second.
@@ -45,7 +46,7 @@ RATES = (0.1e9, 0.4e9, 1.2e9, 3.0e9)
 SEGMENT_SECONDS = 2.0
 # A store tells of so many parts of each body.
 PARTS = 40
-KINDS = ("steady", "varying", "drifting")
+KINDS = ("steady", "varying", "drifting", "two_steady", "two_varying")
 
 
 # --- a mix ------------------------------------------------------------------------------
@@ -88,18 +89,28 @@ class Link:
 
 @dataclass(frozen=True)
 class Mix:
-    """One node, and how long it has."""
+    """One node, and how long it has.
+
+    Attributes:
+        links: By lane, the one that all units prefer first.
+    """
 
     units: tuple[Unit, ...]
     window: float
-    link: Link
+    links: Mapping[str, Link]
 
 
 def mix(random: Random, kind: str) -> Mix:
     """One node: sizes are drawn so that some, but seldom all of it fits."""
     window, rate = random.choice(WINDOWS), random.choice(RATES)
     number = random.randint(1, 10)
-    room = window * rate * random.choice((0.5, 1.0, 1.5, 3.0))
+    way = kind.removeprefix("two_")
+    links = {LANE: _link(random, rate, window, way)}
+    if way != kind:
+        second = rate * random.choice((0.2, 0.5, 1.0, 2.0))
+        links[OTHER] = _link(random, second, window, way)
+    rates = sum(link.known for link in links.values())
+    room = window * rates * random.choice((0.5, 1.0, 1.5, 3.0))
     shares = [random.paretovariate(1.2) for _ in range(number)]
     units = []
     for index, share in enumerate(shares):
@@ -113,13 +124,13 @@ def mix(random: Random, kind: str) -> Mix:
                 name=f"user/job-{index}",
                 priority=random.choice((0, 0, 10, 50, 100)),
                 arrived=float(index),
-                lanes=(LANE,),
+                lanes=tuple(links),
                 candidates=tuple(
                     Candidate(Generation(1, 100 - i), n) for i, n in enumerate((nbytes, *older))
                 ),
             )
         )
-    return Mix(tuple(units), window, _link(random, rate, window, kind))
+    return Mix(tuple(units), window, links)
 
 
 def _link(random: Random, rate: float, window: float, kind: str) -> Link:
@@ -144,29 +155,36 @@ Outcome = Mapping[str, Generation]
 
 
 def clairvoyant(mix: Mix) -> Outcome:
-    """The best: it knows how many bytes the link will carry, and fills that greedily.
+    """The best: it knows how many bytes each link will carry, and fills that greedily.
 
-    That is the lexicographic optimum: only the sum of what is sent counts, and whoever is less
-    urgent never makes room for anybody.
+    That is the lexicographic optimum: only the sum of what is sent over a link counts, and
+    whoever is less urgent never makes room for anybody. Over which link somebody goes is kept
+    open, until one of the ways is needed.
     """
-    room = mix.link.carried(0.0, mix.window)
+    ways = {tuple(link.carried(0.0, mix.window) for link in mix.links.values())}
     found = {}
     for unit in in_order(mix.units):
         for candidate in unit.candidates:
-            if candidate.nbytes <= room:
-                room -= candidate.nbytes
+            fits = {
+                (*way[:at], way[at] - candidate.nbytes, *way[at + 1 :])
+                for way in ways
+                for at in range(len(way))
+                if candidate.nbytes <= way[at]
+            }
+            if fits:
+                ways = fits
                 found[unit.name] = candidate.generation
                 break
     return found
 
 
 def at_once(mix: Mix) -> Outcome:
-    """Everybody sends the newest, and each gets an equal share of the link."""
+    """Everybody sends the newest to where it prefers, and each gets an equal share of that link."""
     left = {unit.name: float(unit.candidates[0].nbytes) for unit in mix.units}
     found, at = {}, 0.0
     while left:
         least = min(left.values())
-        at = mix.link.ends(at, least * len(left))
+        at = mix.links[LANE].ends(at, least * len(left))
         if at > mix.window:
             break
         for name in [name for name, nbytes in left.items() if nbytes <= least]:
@@ -187,8 +205,8 @@ async def _evacuate(mix: Mix) -> Outcome:
     flush = Flush(
         aboard,
         aboard,
-        lanes=[LANE],
-        assumed=mix.link.known,
+        lanes=mix.links,
+        assumed=1.0,
         reserve=0.0,
         commit_seconds=0.0,
         clock=LoopClock(),
@@ -196,14 +214,16 @@ async def _evacuate(mix: Mix) -> Outcome:
         ended=lambda outcome: None,
         idle=lambda: None,
     )
-    flush.rates[LANE] = Rate(mix.link.known, measured=True)
+    for lane, link in mix.links.items():
+        flush.rates[lane] = Rate(link.known, measured=True)
     order = Order("o", mix.window, Confidence.CERTAIN, "bench", "preempted", given=0.0)
     async with TaskGroup() as tasks:
-        driver = tasks.create_task(flush.drive(LANE))
+        drivers = [tasks.create_task(flush.drive(lane)) for lane in mix.links]
         flush.evacuate(order)
         # A hair later: what ends at the very moment of the deadline has made it.
         await asyncio.sleep(mix.window * (1 + 1e-9))
-        driver.cancel()
+        for driver in drivers:
+            driver.cancel()
     return {
         one.unit: one.generation
         for one in flush.outcomes.values()
@@ -212,11 +232,11 @@ async def _evacuate(mix: Mix) -> Outcome:
 
 
 class Aboard:
-    """Workloads and store of a mix: as fast as its link is at that moment."""
+    """Workloads and stores of a mix: as fast as their links are at that moment."""
 
     def __init__(self, mix: Mix) -> None:
         self._units = {unit.name: unit for unit in mix.units}
-        self._link = mix.link
+        self._links = mix.links
         self._held = ("", Generation(0, 0))
 
     def units(self) -> tuple[Unit, ...]:
@@ -259,11 +279,11 @@ class Aboard:
         told = 0
         for part in range(1, PARTS + 1):
             moved = nbytes * part // PARTS
-            ends = self._link.ends(began, moved)
+            ends = self._links[lane].ends(began, moved)
             await asyncio.sleep(ends - now)
             progress(moved - told)
             now, told = ends, moved
-        return Saved(LANE, nbytes, whole=True, place=None)
+        return Saved(lane, nbytes, whole=True, place=None)
 
 
 # --- simulated time ---------------------------------------------------------------------
@@ -369,6 +389,8 @@ if __name__ == "__main__":
                 Ratio("steady", "steady_value", "evac", "clairvoyant", 1.0),
                 Ratio("varying", "varying_value", "evac", "clairvoyant", 0.95),
                 Ratio("drifting", "drifting_value", "evac", "clairvoyant", 0.95),
+                Ratio("two_steady", "two_steady_value", "evac", "clairvoyant", 1.0),
+                Ratio("two_varying", "two_varying_value", "evac", "clairvoyant", 0.95),
                 Ratio("steady_vs_at_once", "steady_value", "evac", "everyone at once", 1.0),
                 Ratio("varying_vs_at_once", "varying_value", "evac", "everyone at once", 1.0),
             ],

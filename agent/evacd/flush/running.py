@@ -88,6 +88,11 @@ class Running:
             if hoped / seconds >= self._before.bytes_per_second:
                 return self._before
             moved = hoped
+        else:
+            # A part that was nearly through when this began counts for less.
+            moved -= self._largest
+            if moved / seconds <= self._before.bytes_per_second:
+                return self._before
         return self._before.observed(moved, seconds)
 
     def ended(self) -> Rate:
@@ -105,8 +110,10 @@ class Running:
         """When it will be through, as it looks now; monotonic seconds."""
         if self.step.generation is None:
             return max(self.step.ends, now)
-        seconds = self.left / self.rate(now).bytes_per_second + self._commit_seconds
-        return now + (seconds if math.isfinite(seconds) else 3.2e9)
+        seconds = self.left / self.rate(now).bytes_per_second
+        # From when the last part was told: the next one has been on its way since.
+        ends = self._told + (seconds if math.isfinite(seconds) else 3.2e9)
+        return max(ends, now) + self._commit_seconds
 
     def underway(self, now: float) -> Underway:
         """For the planner."""
