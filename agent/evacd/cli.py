@@ -9,6 +9,8 @@ from importlib import metadata
 from pathlib import Path
 
 from evac.errors import ConfigError, EvacError
+from evac.store import is_durable
+from evac.store.peer_wire import TOKEN_VARIABLE
 from evacd.config import Config, explain, flags, load, unread
 
 DEFAULT_FILE = Path("/etc/evac/evac.toml")
@@ -119,12 +121,14 @@ def _parser(*, simulating: bool) -> argparse.ArgumentParser:
 
 def _run(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     config = _load(arguments, environ)
-    if not config.store.targets:
+    if not any(is_durable(url) for url in config.store.targets):
+        peers = " (a peer's memory dies with the peer: good beside one, not instead)"
         raise ConfigError(
-            "--store",
+            config.origins.get("store.targets", "--store"),
             "store.targets",
             "a store that outlives this machine, such as file:///mnt/shared/checkpoints or "
-            "EVAC_STORE; without one nothing can be saved: a local directory dies with the VM",
+            "EVAC_STORE; without one nothing can be saved: a local directory dies with the VM"
+            + (peers if config.store.targets else ""),
         )
     import structlog
 
@@ -190,7 +194,11 @@ def _load(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Config:
         path = Path(environ["EVAC_CONFIG"])
     if path is None and DEFAULT_FILE.exists():
         path = DEFAULT_FILE
-    return load(path, environ, flags.given(arguments))
+    config = load(path, environ, flags.given(arguments))
+    if config.peer.token_file is not None:
+        # Also for what opens other nodes' memory: stores read nothing of our settings.
+        os.environ[TOKEN_VARIABLE] = str(config.peer.token_file)
+    return config
 
 
 def _simulate(arguments: argparse.Namespace, _: Mapping[str, str]) -> int:

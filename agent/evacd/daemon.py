@@ -5,7 +5,7 @@ import signal
 import socket
 import sys
 from asyncio import Task, TaskGroup
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from importlib.metadata import version
@@ -24,7 +24,7 @@ from evacd.flush.measure import measure
 from evacd.flush.proof import Proof
 from evacd.flush.tidy import tidy
 from evacd.listening import Ears, Listener
-from evacd.opening import open_targets, read_secret
+from evacd.opening import open_peer, open_targets, read_secret
 from evacd.operator import Operator
 from evacd.parts import (
     boot_id,
@@ -34,6 +34,7 @@ from evacd.parts import (
     make_keeper,
     make_state_directory,
 )
+from evacd.peer import serving as serving_peers
 from evacd.report.journal import Journal
 from evacd.report.metrics import CONTENT_TYPE, Metrics
 from evacd.report.page import Serving, serving
@@ -91,6 +92,8 @@ class Daemon:
         self._stores = open_targets(config)
         self._proof = Proof(())
         self._secret = read_secret(config)
+        self._peer = open_peer(config)
+        self._kept_for_others: Callable[[], dict[str, object] | None] = lambda: None
         self._keeper = make_keeper(config, boot=self._boot)
         self._board = make_board(
             config,
@@ -121,7 +124,7 @@ class Daemon:
                 aiohttp.ClientSession(trust_env=False) as outside,
                 TaskGroup() as beside,
             ):
-                self._evacuation = make_evacuation(
+                self._evacuation = evacuation = make_evacuation(
                     config, self._board, journal, standing, self._clock, outside, beside,
                     node=self._node, boot=self._boot, secret=self._secret,
                     count=self._count,
@@ -137,7 +140,14 @@ class Daemon:
                     config, self._ears, self._clock,
                     boot=self._boot, over=self._evacuation.leaving.over,
                 )  # fmt: skip
-                async with listener as self._listener, self._page():
+                keeping = serving_peers(
+                    self._peer, self._clock,
+                    leaving=lambda: evacuation.flush.order is not None,
+                    promised=lambda: self._board.unclaimed,
+                )  # fmt: skip
+                async with (
+                    listener as self._listener, self._page(), keeping as self._kept_for_others,
+                ):  # fmt: skip
                     await self._serve(self._evacuation, listener, self._ears)
         finally:
             standing.stop()
@@ -396,6 +406,8 @@ class Daemon:
         if self._listener is not None and self._ears is not None:
             status["cloud"] = asdict(self._listener.found)
             status["sources"] = self._ears.shown()
+        if (peer := self._kept_for_others()) is not None:
+            status["peer"] = peer
         return status | self._board.snapshot()
 
 

@@ -1,10 +1,17 @@
 """Opens what the settings name before anything is started: whoever starts it is still looking."""
 
 from collections.abc import Mapping
+from ipaddress import ip_address
+
+import psutil
 
 from evac.errors import ConfigError
 from evac.store import Store, open_store
 from evacd.config import Config, without_secrets
+from evacd.peer import PeerSettings
+
+# Less could be guessed by whoever has overheard one handshake.
+_TOKEN_NBYTES = 16
 
 
 def open_targets(config: Config) -> Mapping[str, Store]:
@@ -35,6 +42,56 @@ def read_secret(config: Config) -> bytes | None:
     if not secret:
         raise ConfigError(where, key, f"a file with something in it ({path} is empty)")
     return secret
+
+
+def read_peer_token(config: Config) -> bytes:
+    """What opens this node's memory to other nodes; empty where nothing is asked for.
+
+    Raises:
+        ConfigError: Its file cannot be read or holds too little, or there is none though anybody on the
+            network could come.
+    """
+    key, path = "peer.token_file", config.peer.token_file
+    if path is None:
+        host, _ = peer_address(config.peer.listen)
+        if ip_address(host).is_loopback:
+            return b""
+        expected = (
+            f"a file with a token, the same on all nodes: whoever reaches {config.peer.listen} could "
+            "read and write all jobs' state; without one only a loopback address is listened on"
+        )
+        raise ConfigError(config.origins.get("peer.listen", "peer.listen"), key, expected)
+    where = config.origins.get(key, str(path))
+    try:
+        token = path.read_bytes().strip()
+    except OSError as error:
+        expected = f"a file that can be read ({path}: {error.strerror or error})"
+        raise ConfigError(where, key, expected) from error
+    if len(token) < _TOKEN_NBYTES:
+        expected = f"{_TOKEN_NBYTES} bytes or more, such as `openssl rand -hex 32` makes ({path})"
+        raise ConfigError(where, key, expected)
+    return token
+
+
+def open_peer(config: Config) -> PeerSettings | None:
+    """How other nodes are served; None where they are not.
+
+    Raises:
+        ConfigError: See `read_peer_token`.
+    """
+    peer = config.peer
+    if not peer.listen:
+        return None
+    token = read_peer_token(config)
+    host, port = peer_address(peer.listen)
+    budget = peer.budget.resolve(psutil.virtual_memory().available)
+    return PeerSettings(host, port, token, budget, peer.keep_seconds, peer.connections)
+
+
+def peer_address(listen: str) -> tuple[str, int]:
+    """Host and port of what the settings hold: ``[::1]:9912`` is ``("::1", 9912)``."""
+    host, _, port = listen.rpartition(":")
+    return host.strip("[]"), int(port)
 
 
 def _store(config: Config, url: str) -> Store:

@@ -26,6 +26,8 @@ def render_status(status: Mapping[str, Any]) -> str:
         f"memory   {size(memory['used'])} of {size(memory['budget'])} in slots",
     ]
     parts += [f"store    {_lane(lane)}" for lane in status.get("lanes", ())]
+    if peer := status.get("peer"):
+        parts.append(f"peer     {_peer(peer)}")
     if cloud := status.get("cloud"):
         cure = f"; {cloud['cure']}" if cloud["cure"] else ""
         parts.append(f"cloud    {cloud['cloud'] or 'none heard'}  {cloud['how']}{cure}")
@@ -61,6 +63,16 @@ def _lane(lane: Mapping[str, Any]) -> str:
         left = f", {size(moving['left_bytes'])} left" if moving["left_bytes"] else ""
         said.append(f"{moving['unit']} {what}{left}")
     return "; ".join(said)
+
+
+def _peer(peer: Mapping[str, Any]) -> str:
+    """What is kept here for other nodes."""
+    if peer.get("reason"):
+        return f"NOT SERVED: {peer['reason']}"
+    what = f"{size(peer['used'])} of {size(peer['budget'])} kept for other nodes"
+    jobs = ", ".join(f"{job['prefix'] or '.'} {size(job['nbytes'])}" for job in peer["jobs"])
+    new = "; takes nothing new: this node leaves" if peer["leaving"] else ""
+    return f"{what}{f' ({jobs})' if jobs else ''}{new}"
 
 
 def _headline(order: Mapping[str, Any] | None) -> str:

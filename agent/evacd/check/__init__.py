@@ -5,12 +5,13 @@ silent network costs one line and not the table.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 
+from evac.store import is_durable
 from evacd.check.findings import Finding, Report, Verdict, as_json, table
 from evacd.check.machine import (
     check_daemon,
@@ -21,6 +22,7 @@ from evacd.check.machine import (
     check_state,
 )
 from evacd.check.outside import check_cordon, check_departure
+from evacd.check.peers import check_peer
 from evacd.check.sources import check_sources
 from evacd.check.stores import check_store
 from evacd.clock import Clock
@@ -56,8 +58,8 @@ def checks(
     yield Check("configuration", partial(_configuration, config))
     if unread(environ):
         yield Check("variables", partial(_variables, environ))
-    if not config.store.targets:
-        yield Check("store", _no_store)
+    if not any(is_durable(url) for url in config.store.targets):
+        yield Check("store", partial(_no_store, config.store.targets))
     for url in config.store.targets:
         durable = config.store.durable_anyway
         probe = partial(
@@ -70,6 +72,7 @@ def checks(
     yield Check("daemon", partial(check_daemon, config.sockets))
     yield Check("policy", partial(check_policy, config.policy))
     yield Check("memory", partial(check_memory, config.memory))
+    yield Check("peer", partial(check_peer, config))
     yield Check("open files", check_files)
     yield Check("state", partial(check_state, config.state))
     yield Check("cordon", partial(check_cordon, config.cordon))
@@ -119,6 +122,7 @@ def _variables(environ: Mapping[str, str]) -> Finding:
     )
 
 
-def _no_store() -> Finding:
+def _no_store(targets: Collection[str]) -> Finding:
     cure = "give --store: a directory on this machine's own disk dies with it"
-    return Finding("store", Verdict.FAIL, "none configured, so nothing could be saved", cure)
+    what = "only peers' memory, which dies with them" if targets else "none configured"
+    return Finding("store", Verdict.FAIL, f"{what}, so nothing could be saved", cure)

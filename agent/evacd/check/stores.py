@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from evac.errors import ConfigError, StoreError
-from evac.store import Store, open_store
+from evac.store import Store, is_durable, open_store
 from evacd.check import mounts
 from evacd.check.findings import Finding, Verdict
 from evacd.clock import Clock
@@ -49,7 +49,8 @@ async def check_store(url: str, *, durable_anyway: bool, seconds: float, clock: 
                 f"{shown}: works ({rates}), but {goes}",
                 "give a store that outlives this machine, or --store-is-durable if this is meant",
             )
-    return Finding(NAME, Verdict.OK, f"{shown}: {rates}")
+    lasts = "" if is_durable(url) else "; a peer's memory: never durable, it goes with that node"
+    return Finding(NAME, Verdict.OK, f"{shown}: {rates}{lasts}")
 
 
 async def _exercise(store: Store, clock: Clock) -> str:

@@ -17,6 +17,7 @@ from evac.errors import ConfigError
 from evacd.config.entries import NodeRule, WrongEntry
 from evacd.config.kinds import MODE, Budget
 from evacd.config.lines import lines, syntax_line
+from evacd.config.peers import PeerConfig
 from evacd.config.settings import (
     Config,
     CordonConfig,
@@ -59,6 +60,7 @@ __all__ = [
     "NodeConfig",
     "NodeRule",
     "NoticeConfig",
+    "PeerConfig",
     "PlanConfig",
     "PolicyConfig",
     "QuietConfig",

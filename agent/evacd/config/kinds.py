@@ -189,6 +189,18 @@ def _address(value: object) -> str:
     return str(ipaddress.ip_address(_text(value)))  # ValueError where it is none
 
 
+def _some_listen(value: object) -> str:
+    text = _text(value)
+    if text:
+        host, colon, port = text.rpartition(":")
+        address = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+        if not colon or not port.isdecimal() or int(port) > 65535:
+            raise WrongValue
+        if ipaddress.ip_address(address).version == 6 and address == host:
+            raise WrongValue
+    return text
+
+
 def _some_http_url(value: object) -> str:
     return _http_url(value) if value != "" else ""
 
@@ -270,6 +282,11 @@ MEETING_PLACES = Kind(
     repeated=True,
 )
 ADDRESS = Kind('an IP address in quotes, such as "127.0.0.1"', _address, metavar="ADDRESS")
+SOME_LISTEN = Kind(
+    'an IP address and a port in quotes, such as "0.0.0.0:9912" or "[::]:9912", or "" for none',
+    _some_listen,
+    metavar="ADDRESS:PORT",
+)
 SOME_METADATA_ROOT = Kind(
     'a URL of an address without a path, such as "http://169.254.169.254", or "" for its own',
     _some_metadata_root,

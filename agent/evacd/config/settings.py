@@ -13,6 +13,7 @@ from pathlib import Path
 from evacd.config import kinds
 from evacd.config.declare import setting
 from evacd.config.kinds import Budget
+from evacd.config.peers import PeerConfig
 from evacd.config.sources import (
     AwsConfig,
     AzureConfig,
@@ -353,6 +354,7 @@ class Config:
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)
     quiet: QuietConfig = field(default_factory=QuietConfig)
+    peer: PeerConfig = field(default_factory=PeerConfig)
     cordon: CordonConfig = field(default_factory=CordonConfig)
     departure: DepartureConfig = field(default_factory=DepartureConfig)
     http: HttpConfig = field(default_factory=HttpConfig)

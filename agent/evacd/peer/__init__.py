@@ -4,5 +4,6 @@ Nothing that is kept here is durable: it lasts as long as this daemon does.
 """
 
 from evacd.peer.server import PeerServer, PeerSettings
+from evacd.peer.serving import serving
 
-__all__ = ["PeerServer", "PeerSettings"]
+__all__ = ["PeerServer", "PeerSettings", "serving"]

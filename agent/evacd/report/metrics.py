@@ -197,6 +197,16 @@ class _Shown(Collector):
             "store",
         )
         yield from _of_workloads(status)
+        if "used" in (peer := status.get("peer") or {}):
+            yield _gauge("evac_peer_held_bytes", "Memory kept for other nodes.", {(): peer["used"]})
+            yield _gauge(
+                "evac_peer_budget_bytes", "Memory that may be kept for other nodes.",
+                {(): peer["budget"]},
+            )  # fmt: skip
+            yield _gauge(
+                "evac_peer_held_jobs", "Jobs of which other nodes' bytes are kept.",
+                {(): len(peer["jobs"])},
+            )  # fmt: skip
         if "risk" in status:
             yield from of_risk(status["risk"])
 

@@ -194,6 +194,12 @@ class Board:
         """Pass on an advisory notice; returns how many were told."""
         return self._aboard().tell(Advice(source=notice.source[:64], kind=notice.kind[:64]))
 
+    @property
+    def unclaimed(self) -> int:
+        """Bytes that slots may still take of the budget; any thread may ask."""
+        ledger = self._roster.ledger
+        return ledger.budget - sum(slot.nbytes for slot in tuple(ledger.slots.values()))
+
     def snapshot(self) -> dict[str, object]:
         """Who is on board and what the memory holds, as JSON takes it."""
         return snapshot(self._roster, self._staging.regions)

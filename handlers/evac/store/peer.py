@@ -35,8 +35,6 @@ CONNECTIONS = 4
 # Of one answer. Bytes that do not move at all give up sooner.
 TIMEOUT = 60
 GET_LIMIT = 256 * 1024 * 1024
-# Where the URL names no token, as for the daemon itself.
-TOKEN_VARIABLE = "EVAC_PEER_TOKEN_FILE"
 
 
 class PeerLeaving(StoreRejected):
@@ -54,7 +52,7 @@ class PeerStore:
         self._location = location
         self._connections = int(location.options.get("connections", CONNECTIONS))
         there = urlsplit(f"//{location.bucket}")
-        token = location.options.get("token_file") or os.environ.get(TOKEN_VARIABLE)
+        token = location.options.get("token_file") or os.environ.get(wire.TOKEN_VARIABLE)
         if token and not token.startswith("/"):
             raise ConfigError("store", self.url, "an absolute path after token_file=")
         self._links = Links(

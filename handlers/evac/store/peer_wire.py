@@ -11,6 +11,8 @@ from enum import IntEnum
 from evac.errors import ProtocolError
 
 VERSION = 1
+# Where a URL names no token; it is the daemon's own setting, too.
+TOKEN_VARIABLE = "EVAC_PEER_TOKEN_FILE"
 NONCE = 32
 PROOF = 32
 # Under a header or a checksum: enough that nobody guesses one within a connection.

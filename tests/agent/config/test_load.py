@@ -174,6 +174,15 @@ SAMPLES: dict[str, Sample] = {
         ("0", "fast", "%"),
     ),
     "quiet.min_interval_seconds": SECONDS,
+    "peer.listen": Sample(
+        (('"0.0.0.0:9912"', "0.0.0.0:9912"), ('"[::1]:0"', "[::1]:0")),
+        ('"9912"', '"localhost:1"', '"::1:80"', '"1.2.3.4:65536"', "9912"),
+        ("host:1", "[::1]"),
+    ),
+    "peer.token_file": Sample((('"/a"', "/a"),), ('"a"', "1"), ("a",)),
+    "peer.budget": Sample((('"25%"', "25%"), ('"64GiB"', "64GiB")), ('"0%"', "0"), ("0", "%")),
+    "peer.keep_seconds": ABOVE,
+    "peer.connections": Sample((("1", "1"), ("64", "64")), ("0", "1025", '"3"'), ("x",)),
     "cordon.command": Sample(
         (('["a", "b c"]', "a 'b c'"), ('["a"]', "a")), ('"a"', "[1]", '[""]'), ("a 'b",)
     ),
