@@ -1,10 +1,12 @@
 """What one user may do to another's memory, names and node: nothing."""
 
 import ctypes
+import fcntl
 import os
 import signal
 import socket
 import stat
+from array import array
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -14,10 +16,12 @@ import pytest
 
 from evac.wire import (
     Accepted,
+    Adopt,
     Cancel,
     Drain,
     Drill,
     Granted,
+    HandBack,
     Leave,
     Message,
     Refuse,
@@ -105,6 +109,36 @@ def test_anothers_slots_have_no_numbers_on_ones_own_connection(scene: Scene) -> 
         return [type(one).__name__ for one in answers]
 
     assert as_user(NOBODY, attack) == ["Refuse"] * 4
+
+
+def test_nobody_adopts_what_another_user_has_staged(scene: Scene) -> None:
+    def attack() -> list[object]:
+        told = Line(scene.socket).aboard("bystander").ask(Adopt())
+        return [told.type, getattr(told, "slots", 0)]
+
+    assert as_user(NOBODY, attack) in (["adopted", 0], ["refused", 0])
+
+
+def test_memory_that_the_daemon_never_made_is_not_taken_for_a_slot(scene: Scene) -> None:
+    """Neither one's own memfd, however sealed, nor a file, nor the socket itself."""
+
+    def attack() -> list[str]:
+        own = os.memfd_create("evac-slot", os.MFD_ALLOW_SEALING)
+        os.ftruncate(own, 8192)
+        fcntl.fcntl(
+            own, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+        )
+        line = Line(scene.socket).aboard("forger", resume=True)
+        answers = []
+        for number, fd in enumerate((own, os.open("/etc/passwd", os.O_RDONLY), line.sock.fileno())):
+            packet = encode(HandBack(slot=number, held=False, last=False), id=50 + number)
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [fd]))]
+            line.sock.sendmsg([packet], rights)
+            answer = line.receive()
+            answers.append(answer.message.type if answer else "")
+        return answers
+
+    assert as_user(NOBODY, attack) == ["refused"] * 3
 
 
 def test_sequential_users_get_memory_without_what_was_there(scene: Scene) -> None:
