@@ -1,0 +1,64 @@
+"""podman with a store of its own, and the image that the Containerfile makes, from this machine's files."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from tests.kube.cluster import ROOT
+
+KUBE = ROOT / ".venv/kube"
+IMAGE = "localhost/evac:test"
+# What README says of them: no wheel of a cloud's client, as those cost the build half a minute.
+EXTRAS = "agent"
+# Small machines cannot give what runc asks for by itself.
+LIMITS = ("--ulimit", "nofile=20000:20000", "--ulimit", "nproc=4096:4096")
+
+
+class Unavailable(Exception):
+    """No image can be made here; says why."""
+
+
+class Podman:
+    """One podman, whose images and containers lie in *folder*."""
+
+    def __init__(self, folder: Path) -> None:
+        if os.geteuid() != 0:
+            raise Unavailable("containers need root here")
+        for name in ("podman", "runc"):
+            if shutil.which(name) is None:
+                raise Unavailable(f"{name} is not here: tests/container/prepare brings it")
+        for path in (KUBE / "base.tar", KUBE / "wheels/.whole"):
+            if not path.exists():
+                raise Unavailable(f"{path.name} is not here: tests/container/prepare brings it")
+        self.base = [
+            "podman", "--runtime", "runc", "--root", str(folder / "root"),
+            "--runroot", str(folder / "run"), "--storage-driver", "overlay",
+            "--cgroup-manager", "cgroupfs", "--events-backend", "file",
+        ]  # fmt: skip
+
+    def do(self, *arguments: str, limit: float = 120.0, check: bool = True) -> str:
+        """Run one command; what it prints."""
+        done = subprocess.run(
+            [*self.base, *arguments], capture_output=True, text=True, timeout=limit, cwd=ROOT
+        )
+        if check and done.returncode != 0:
+            raise Unavailable(f"podman {arguments[0]}: {done.stderr[-2000:]}")
+        return done.stdout.strip()
+
+    def build(self) -> None:
+        """The image as README builds it, but without a network."""
+        self.do("import", "--quiet", str(KUBE / "base.tar"), "localhost/base:local")
+        self.do(
+            "build", "--network=none", "--pull=never", "--isolation=oci", *LIMITS,
+            "--build-arg", "BASE=localhost/base:local", "--build-arg", f"EXTRAS={EXTRAS}",
+            "--build-arg", "PIP_NO_INDEX=1", "--build-arg", "PIP_FIND_LINKS=/wheels",
+            "--volume", f"{KUBE / 'wheels'}:/wheels:ro", "--timestamp", "1767225600",
+            "--file", "container/Containerfile", "--tag", IMAGE, ".",
+            limit=300.0,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """All containers ended and everything unmounted."""
+        self.do("rm", "--all", "--force", "--time", "0", check=False)
+        self.do("rmi", "--all", "--force", check=False)
