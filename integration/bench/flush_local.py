@@ -22,12 +22,12 @@ from pathlib import Path
 from harness import Ratio, Variant, main
 
 from evac.store.local import LocalStore
+from evacd.workloads import memory
 
 MIB = 1024 * 1024
 PIECE = 16 * MIB
 PAGE = 4096
 TENSORS = 200
-MADV_POPULATE_READ = 22  # Linux 5.14; mmap does not name it
 
 RATIOS = [
     Ratio("of_ceiling", "gb_per_s", "evac", "ceiling", 0.95),
@@ -43,16 +43,17 @@ def build(folder: Path, size: int) -> Sequence[Variant]:
     from torch.distributed.checkpoint.state_dict_saver import save
 
     size -= size % PIECE
-    fd = os.memfd_create("bench")
-    os.ftruncate(fd, size + PAGE)
-    memory = mmap.mmap(fd, size + PAGE)
-    body = memoryview(memory)[PAGE:]
+    # As the daemon makes a slot, in huge pages where the kernel gives any.
+    region = memory.build(size + PAGE, lambda: False)
+    fd, body = region.fd, region.view(PAGE, size)
+    writable = mmap.mmap(fd, size + PAGE)
     # Random, so that no layer below can compress or share it; the ranks' real bytes are no better.
     for start in range(0, size, PIECE):
         os.pwrite(fd, os.urandom(min(PIECE, size - start)), PAGE + start)
-    # As the daemon's own mapping is: populated when the slot was made, not while it is flushed.
-    memory.madvise(MADV_POPULATE_READ)
-    flat = torch.frombuffer(memory, dtype=torch.float32, offset=PAGE)
+    # As the daemon's own mapping is by the time of a flush: the checksums have been there.
+    for start in range(0, size, PAGE):
+        body[start]
+    flat = torch.frombuffer(writable, dtype=torch.float32, offset=PAGE)
     state = {f"layer.{i}": part for i, part in enumerate(flat.chunk(TENSORS))}
     store = LocalStore(str(folder))
 

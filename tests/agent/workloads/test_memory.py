@@ -4,6 +4,7 @@ import mmap
 import os
 import threading
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from crc32c import crc32c
@@ -33,6 +34,23 @@ def test_a_region_is_warm_zeroed_and_sealed() -> None:
     assert region.let_go()
     region.close()
     assert fds() == before
+
+
+def test_pages_are_huge_where_the_kernel_gives_them_and_warm_where_not() -> None:
+    setting = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
+    told = setting.read_text() if setting.exists() else ""
+    nbytes = 8 * MIB + mmap.PAGESIZE
+
+    region = build(nbytes, lambda: False)
+    with region.view(0, nbytes) as view:
+        assert not any(view[:: mmap.PAGESIZE])  # looked at: so it is mapped as it lies there
+        mapped = Path("/proc/self/smaps").read_text().partition("evac-slot")[2]
+
+    huge = next(line for line in mapped.splitlines() if line.startswith("ShmemPmdMapped:"))
+    assert int(huge.split()[1]) == 0 or "[never]" not in told
+    # No more than was asked for, the last page's huge neighbour included.
+    assert os.fstat(region.fd).st_blocks * 512 == nbytes
+    region.close()
 
 
 def test_nothing_is_kept_of_a_region_that_nobody_wants_any_more() -> None:
