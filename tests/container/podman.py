@@ -8,6 +8,8 @@ from pathlib import Path
 from tests.kube.cluster import ROOT
 
 KUBE = ROOT / ".venv/kube"
+# Where the pods' cgroups are; a real kubelet's would be at the root.
+PODS = f"/evac-tests-{os.getpid()}"
 IMAGE = "localhost/evac:test"
 # What README says of them: no wheel of a cloud's client, as those cost the build half a minute.
 EXTRAS = "agent"
@@ -59,6 +61,14 @@ class Podman:
         )  # fmt: skip
 
     def close(self) -> None:
-        """All containers ended and everything unmounted."""
+        """All containers ended, everything unmounted, and the cgroups of its pods gone."""
         self.do("rm", "--all", "--force", "--time", "0", check=False)
         self.do("rmi", "--all", "--force", check=False)
+        for top in [
+            *Path("/sys/fs/cgroup").glob(PODS[1:]),
+            *Path("/sys/fs/cgroup").glob(f"*{PODS}"),
+        ]:
+            for folder in sorted(top.rglob("*"), reverse=True):
+                if folder.is_dir():
+                    folder.rmdir()
+            top.rmdir()

@@ -25,7 +25,7 @@ from evac.admin import read_status
 from tests.agent.daemon import worker as worker_module
 from tests.agent.daemon.nodes import until
 from tests.agent.daemon.test_notice import Cloud
-from tests.container.podman import IMAGE, LIMITS, Podman, Unavailable
+from tests.container.podman import IMAGE, LIMITS, PODS, Podman, Unavailable
 from tests.kube.cluster import CHART, Cluster
 
 TEAM_UID = 12345
@@ -183,7 +183,7 @@ class Workload:
             [
                 *podman.base, "run", *LIMITS, "--interactive", f"--name={name}", "--network=none",
                 f"--user={TEAM_UID}", "--cap-drop=all", "--security-opt=no-new-privileges",
-                f"--cgroup-parent=/kubepods/burstable/pod{self.uid}",
+                f"--cgroup-parent={PODS}/kubepods/burstable/pod{self.uid}",
                 f"--volume={host.path('/run/evac')}:/run/evac",
                 f"--volume={code}:/{code.name}:ro", "--entrypoint=/opt/evac/bin/python", IMAGE,
                 f"/{code.name}", json.dumps({"socket": "/run/evac/evacd.sock", **settings}),

@@ -1,6 +1,7 @@
 """Whose pod connects, with real processes in real cgroups, and what its namespace may then do."""
 
 import os
+import socket
 import subprocess
 import sys
 import uuid
@@ -89,7 +90,9 @@ class Cgroup:
     """A cgroup with a pod's name, and processes in it."""
 
     def __init__(self, root: Path, uid: str) -> None:
-        self.path = root / "kubepods" / "burstable" / f"pod{uid}"
+        # Below one of its own: others on this machine may have a kubelet's.
+        self.top = root / f"evac-test-{uid}"
+        self.path = self.top / "kubepods" / "burstable" / f"pod{uid}"
         self.path.mkdir(parents=True)
         self.processes: list[subprocess.Popen[str]] = []
 
@@ -109,7 +112,7 @@ class Cgroup:
         for process in self.processes:
             process.kill()
             process.communicate()
-        for folder in (self.path, self.path.parent, self.path.parent.parent):
+        for folder in (self.path, *self.path.parents[:3]):
             folder.rmdir()
 
 
@@ -157,8 +160,6 @@ sys.stdin.read()
 def test_the_process_that_connects_is_found_in_its_pod(
     cgroup: Cgroup, uid: str, folders: Path, tmp_path: Path
 ) -> None:
-    import socket
-
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(tmp_path / "sock"))
         listener.listen()
