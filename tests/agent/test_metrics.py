@@ -37,6 +37,7 @@ STATUS: Mapping[str, Any] = {
         {"alive": False, "unit": "u/d", "job": "secret-job", "slots": [{"state": "complete"}]},
     ],
     "memory": {"budget": 1000, "used": 400},
+    "peer": {"budget": 500, "used": 20, "jobs": [{"prefix": "u/secret-job"}]},
 }
 CALM: Mapping[str, Any] = {
     "version": "1.2.3",
