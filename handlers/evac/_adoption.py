@@ -44,6 +44,11 @@ class AdoptedSlot:
         return self._view(PAGE, self.header.body_nbytes)
 
     @property
+    def body_memory(self) -> memoryview:
+        """The same, for who needs a view that is not marked as read-only, and only reads."""
+        return memoryview(self.memory)[PAGE : PAGE + self.header.body_nbytes]
+
+    @property
     def descriptor(self) -> bytes:
         """The JSON that says what lies where; b"" where there is none."""
         return bytes(self._view(self.header.descriptor_offset, self.header.descriptor_nbytes))

@@ -17,6 +17,7 @@ from evac.store import open_store
 from evac.torch.choice import choice
 from evac.torch.complaints import Complaints
 from evac.torch.identity import Identity, claim
+from evac.torch.local_memory import adopted
 from evac.torch.own_slots import OwnSlots
 from evac.torch.rank_state import RankObjects, Stateful
 from evac.torch.restore import Restore
@@ -193,10 +194,12 @@ class Checkpointer:
             # Where there is a daemon now there may have been none for a while.
             stores = (*stores, self._store)
         prefix = self._client.prefix if connected else self._identity.own_prefix
-        restore = Restore(self._world, self._state, self._objects, stores, prefix)
+        memory = adopted(self._client)
+        restore = Restore(self._world, self._state, self._objects, stores, prefix, memory)
         try:
             restored = restore.run()
         finally:
+            memory.close()
             self._introduce(restore.remark)
         if restored is None:
             return None

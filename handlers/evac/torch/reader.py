@@ -27,7 +27,7 @@ from evac.commit import Problem
 from evac.errors import GenerationError
 from evac.store import Store
 from evac.torch.reader_archive import payload
-from evac.torch.reader_bodies import Bodies, Contents, Span
+from evac.torch.reader_bodies import Bodies, Contents, Fetched, Span
 
 # An archive's own bytes around a tensor's are one to four KiB; with more it is none of ours.
 _MOST_FRAME = 64 * 1024
@@ -64,6 +64,7 @@ class StoreReader(StorageReader):
         store: Opens it; see `Bodies`.
         generation: For errors.
         contents: From `look`.
+        bodies: Where its bytes come from; by default all from the store.
 
     Attributes:
         metadata: What DCP calls by this name.
@@ -73,20 +74,31 @@ class StoreReader(StorageReader):
         GenerationError: It is no checkpoint of torch.
     """
 
-    def __init__(self, store: Callable[[], Store], generation: str, contents: Contents) -> None:
+    def __init__(
+        self,
+        store: Callable[[], Store],
+        generation: str,
+        contents: Contents,
+        bodies: Fetched | None = None,
+    ) -> None:
         if not contents.metadata:
             raise GenerationError(generation, "holds no checkpoint of torch")
         # As DCP does: these are the job's own files, and their SHA-256 is right.
         self.metadata: Metadata = pickle.loads(contents.metadata)
         self.seconds = 0.0
         self._generation = generation
-        self._bodies = Bodies(store, contents)
+        self._bodies: Fetched = bodies or Bodies(store, contents)
         self._tensors: dict[MetadataIndex, _Tensor] = {}
 
     @property
     def nbytes(self) -> int:
         """What this rank has read."""
         return self._bodies.nbytes
+
+    @property
+    def remark(self) -> str:
+        """What else is to be told of where it came from; "" where nothing."""
+        return self._bodies.remark
 
     def drop(self) -> None:
         """Give back the memory of all that was read; planning again would read it again."""

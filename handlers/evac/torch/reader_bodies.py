@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from threading import Event
+from typing import Protocol
 
 from evac.commit import Problem, State, chunk_sums
 from evac.commit.reading import load
@@ -112,6 +113,32 @@ async def _look(
     return Contents(folder, metadata, bodies)
 
 
+class Fetched(Protocol):
+    """Where a generation's bytes are had from."""
+
+    @property
+    def nbytes(self) -> int:
+        """How much has been read and was right."""
+        ...
+
+    @property
+    def remark(self) -> str:
+        """What else is to be told of where they came from; "" where nothing."""
+        ...
+
+    def fetch(self, spans: Iterable[Span]) -> tuple[Problem, ...]:
+        """See `Bodies.fetch`."""
+        ...
+
+    def memory(self, body: str) -> mmap.mmap | memoryview:
+        """See `Bodies.memory`."""
+        ...
+
+    def drop(self) -> None:
+        """See `Bodies.drop`."""
+        ...
+
+
 class Bodies:
     """The bodies of one generation, as far as they have been fetched.
 
@@ -121,6 +148,8 @@ class Bodies:
     Attributes:
         nbytes: How much has been read and was right.
     """
+
+    remark = ""
 
     def __init__(self, store: Callable[[], Store], contents: Contents) -> None:
         self.nbytes = 0

@@ -3,6 +3,7 @@
 import logging
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,9 +18,10 @@ from evac.errors import GenerationError
 from evac.generation import Generation
 from evac.torch import blocking, rank_state
 from evac.torch.candidates import Candidate, Found, find
+from evac.torch.local_memory import HERE, LocalBodies, LocalMemory, NearestBodies, whole
 from evac.torch.rank_state import RankObjects
 from evac.torch.reader import StoreReader, Unsound
-from evac.torch.reader_bodies import Contents, look, opened
+from evac.torch.reader_bodies import Bodies, Contents, look, opened
 from evac.torch.state import OPTIMIZER, TrainingState
 from evac.torch.target import load_optimizer, target
 from evac.torch.world import World
@@ -41,8 +43,10 @@ class Restore:
         objects: RankObjects,
         stores: Sequence[str],
         prefix: str,
+        memory: LocalMemory | None = None,
     ) -> None:
         self._world = world
+        self._memory = memory or LocalMemory(None)
         self._state = state
         self._objects = objects
         self.remark = ""
@@ -77,11 +81,21 @@ class Restore:
 
         found = self._world.agree(self._prefix, look)[0]
         assert found is not None
-        return found
+        here = [
+            Candidate(one, HERE, world)
+            for one, world in whole(self._world.gather(self._memory.offers()))
+        ]
+        # Of equals the nearest first: the order of a sort is kept.
+        order = sorted([*here, *found.candidates], key=lambda one: one.generation, reverse=True)
+        return replace(found, candidates=tuple(order))
 
     def _look(self, candidate: Candidate) -> Contents | tuple[Problem, ...]:
-        """Rank 0 reads what describes a generation; all hear of it."""
+        """Rank 0 reads what describes a generation, and all hear of it; or all look in memory."""
         kept: list[Contents] = []
+        if candidate.store == HERE:
+            mine = self._memory.look(candidate.generation)
+            failed = self._world.gather(() if isinstance(mine, Contents) else mine)
+            return next(filter(None, failed), mine)
 
         def act() -> tuple[Problem, ...]:
             if self._world.rank == 0:
@@ -103,7 +117,9 @@ class Restore:
         started, where = monotonic(), str(candidate.generation)
 
         def shape() -> tuple[StoreReader, dict[str, Any]]:
-            reader = StoreReader(partial(opened, candidate.store), where, contents)
+            reader = StoreReader(
+                partial(opened, candidate.store), where, contents, self._bodies(candidate, contents)
+            )
             tree = target(reader.metadata, self._state, where=where)
             tree.update(self._block(reader.metadata))
             return reader, tree
@@ -122,11 +138,23 @@ class Restore:
         finally:
             reader.drop()  # on every rank, whichever failed: the next generation needs as much
         self._locally(where, lambda: self._apply(candidate, tree))
-        text = "%s restored from %s in %s: %s bytes read and checked in %.2f s, loaded in %.2f s"
-        loading = monotonic() - started - reader.seconds
-        nbytes, store = f"{reader.nbytes:,}", candidate.store
-        log.info(text, where, contents.folder, store, nbytes, reader.seconds, loading)
+        self._tell(candidate, contents, reader, monotonic() - started)
         return ()
+
+    def _tell(
+        self, candidate: Candidate, contents: Contents, reader: StoreReader, took: float
+    ) -> None:
+        here = candidate.store == HERE
+        place = HERE if here else f"{contents.folder} in {candidate.store}"
+        text = "%s restored from %s: %s bytes read and checked in %.2f s, loaded in %.2f s%s"
+        nbytes, loading = f"{reader.nbytes:,}", took - reader.seconds
+        log.info(text, candidate.generation, place, nbytes, reader.seconds, loading, reader.remark)
+
+    def _bodies(self, candidate: Candidate, contents: Contents) -> LocalBodies | NearestBodies:
+        local = self._memory.bodies(candidate.generation)
+        if candidate.store == HERE:
+            return local
+        return NearestBodies(local, Bodies(partial(opened, candidate.store), contents), contents)
 
     def _locally(self, where: str, act: Any) -> Any:
         """Do *act*, and go on only where it worked on all ranks."""

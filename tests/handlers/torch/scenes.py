@@ -196,3 +196,26 @@ def sharded(rank: int, store: str, out: str, resume: bool) -> None:
         assert Path(out).read_text() == full
     elif rank == 0:
         Path(out).write_text(full)
+
+
+def adopt(rank: int, world: int, folder: str, socket: str, step: int, expected: str) -> None:
+    """Restore with a daemon and compare with what `stage_and_hang` left; leave what was logged."""
+    heard: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign] # a list is all it takes
+    logging.getLogger("evac").addHandler(handler)
+    logging.getLogger("evac").setLevel(logging.INFO)
+    os.environ["EVAC_SOCKET"] = socket
+    if world > 1:
+        ranks.join(rank, world, f"{folder}/meet-again")
+    run = Run(rank=rank, seed=99, ddp=world > 1)
+    saver = run.saver()
+    assert saver.restore() == step
+    assert [digest(stock(run)), *draws()] == Path(f"{expected}.{rank}").read_text().split("\n")
+    run.train()
+    while not saver.stage(step + 1):
+        time.sleep(0.01)
+    Path(f"{folder}/heard.{rank}").write_text("\n".join(heard))
+    saver.close()
+    if world > 1:
+        torch.distributed.destroy_process_group()
