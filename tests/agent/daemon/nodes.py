@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,10 +34,10 @@ def until(what: str, probe: Callable[[], T | None]) -> T:
 class Workload:
     """A `worker.py` in a process of its own."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, prefix: Sequence[str] = (), **settings: Any) -> None:
         self.settings = settings
         self.process = subprocess.Popen(
-            [sys.executable, worker_module.__file__, json.dumps(settings)],
+            [*prefix, sys.executable, worker_module.__file__, json.dumps(settings)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
