@@ -94,7 +94,8 @@ B. What events mean
   43*  aks-node-termination-handler#43    a freeze drains, and then nobody watches
       notice/azure/test_source.py::test_a_freeze_is_told_and_watching_goes_on
   44*  aks-node-termination-handler#28    NoExecute kills all pods before the drain
-      (no test: issue 7 brings the Kubernetes cordon; until then nothing here sets a taint)
+      cordon/kubernetes/test_cordon.py::test_nothing_is_ever_tainted_no_execute
+      ../container/test_rights.py::test_it_evicts_nobody_by_a_taint
   45*  karpenter-provider-azure#1829      the deadline is read and then dropped
       daemon/test_notice.py::test_each_cloud_s_notice_saves_what_is_staged
       notice/azure/test_meaning.py::test_a_date_that_cannot_be_read_gives_the_shortest_notice_of_its_kind
@@ -108,20 +109,25 @@ B. What events mean
 C. Cordon and drain
 
   51*  aws-node-termination-handler#542   after a 409 the taint is left out
-      (no test: issue 7 brings the Kubernetes cordon)
+      cordon/kubernetes/test_cordon.py::test_after_conflicts_the_taint_is_there_and_nobody_s_is_lost
   52*  aws-node-termination-handler#1277  the taint is lost, its error swallowed
-      (no test: issue 7 brings the Kubernetes cordon)
+      cordon/kubernetes/test_cordon.py::test_a_taint_that_somebody_loses_is_put_back
+      cordon/kubernetes/test_cordon.py::test_a_taint_that_does_not_stay_is_told
       cordon/test_gate.py::test_a_reopen_that_failed_stays_noted_as_closed
   54*  aws-node-termination-handler#127   without tolerations it is not on a tainted node
-      (no test: issue 7 brings the DaemonSet)
+      ../container/test_chart.py::test_it_comes_to_every_node_of_its_pools_whatever_taints_that_has
   55*  aws-node-termination-handler#476   new work still lands on the dying node
       daemon/test_cordon_in_time.py::test_a_certain_notice_closes_the_cordon_while_the_flush_still_runs
+      ../container/test_node_leaves.py::test_a_preempted_node_is_closed_before_its_flush_is_over
   56   k8s-node-termination-handler#38    one after another: 6 of 40 pods in 30 s
       plan/test_plan.py::test_lanes_run_beside_each_other
+      cordon/kubernetes/test_cordon.py::test_a_budget_is_obeyed_and_told_within_the_time
   58*  kured#955, #63                     not opened again after the reboot
       daemon/test_leaving.py::test_after_a_reboot_the_node_is_opened_and_no_drain_stands
+      ../container/test_node_leaves.py::test_after_a_reboot_the_node_says_itself_that_it_was_ours
   60   NVSentinel#754                     two handlers fight over one node
-      (no test: issue 7 brings the Kubernetes cordon, the first thing that another handler has, too)
+      cordon/kubernetes/test_cordon.py::test_report_only_tells_and_touches_nothing
+      cordon/kubernetes/test_cordon.py::test_another_handler_s_marks_are_named
   61*  karpenter-provider-aws#4028        the drain takes longer than there is
       plan/test_plan.py::test_no_step_in_time_ends_after_the_deadline_less_the_reserve
 
@@ -183,11 +189,8 @@ def test_every_row_is_here_once_and_names_a_test_or_says_why_not() -> None:
         assert re.search(r"::test_\w+|\(no test: \w", below), number
 
 
-def test_what_can_be_reproduced_has_a_test_or_waits_for_the_kubernetes_cordon() -> None:
-    waiting = {n for n, (star, below) in REPORTS.items() if star and "(no test: " in below}
-
-    assert waiting == {44, 51, 52, 54}
-    assert all("(no test: issue 7 " in REPORTS[number][1] for number in waiting)
+def test_what_can_be_reproduced_has_a_test() -> None:
+    assert not {n for n, (star, below) in REPORTS.items() if star and "(no test: " in below}
 
 
 def test_a_shutdown_stops_the_unit_before_what_it_needs() -> None:
