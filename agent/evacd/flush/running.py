@@ -7,7 +7,7 @@ from threading import Lock
 
 from evacd.facts import Step
 from evacd.plan.again import Underway
-from evacd.plan.rate import Rate
+from evacd.plan.rate import SLOWEST, Rate
 
 # Seconds that are looked back over: a link is judged by what it does, not by what it did.
 BACK_SECONDS = 5.0
@@ -15,7 +15,7 @@ BACK_SECONDS = 5.0
 # so many of the largest that was told. As long as these could be through just now, a link that
 # seems to stand still is not slow.
 UNTOLD_NBYTES = 64 * 1024 * 1024
-_UNTOLD_PARTS = 8
+_UNTOLD_PARTS = 4
 # What was seen for less time than this says nothing; before the first part came through nobody
 # knows how large they are.
 _LEAST_SECONDS = 1.0
@@ -76,24 +76,27 @@ class Running:
             self._seen.popleft()
 
     def rate(self, now: float) -> Rate:
-        """Of its lane, with what was seen last; bad news only where nothing else explains it."""
+        """Of its lane, with what was seen last."""
+        seen = self._seen_lately(now)
+        return self._before if seen is None else self._before.observed(*seen)
+
+    def _seen_lately(self, now: float) -> tuple[int, float] | None:
+        """Bytes and seconds that say something else than what was believed.
+
+        Bad news only where nothing else explains it, good news without what it may owe to parts
+        that were nearly through when it began.
+        """
         since, before = self._seen[0]
         seconds, moved = now - since, self._moved - before
         least = _LEAST_SECONDS if self._largest else _FIRST_SECONDS
         if self.step.generation is None or seconds < least:
-            return self._before
-        if moved / seconds < self._before.bytes_per_second:
-            untold = max(UNTOLD_NBYTES, _UNTOLD_PARTS * self._largest)
-            hoped = moved + min(untold, self.left)
-            if hoped / seconds >= self._before.bytes_per_second:
-                return self._before
-            moved = hoped
-        else:
-            # A part that was nearly through when this began counts for less.
-            moved -= self._largest
-            if moved / seconds <= self._before.bytes_per_second:
-                return self._before
-        return self._before.observed(moved, seconds)
+            return None
+        believed = self._before.bytes_per_second * seconds
+        if (hoped := moved + self._untold) < believed:
+            return hoped, seconds
+        if (sure := moved - self._largest) > believed:
+            return sure, seconds
+        return None
 
     def ended(self) -> Rate:
         """Of its lane, with all that was moved, in the time until the last of it was through."""
@@ -110,10 +113,22 @@ class Running:
         """When it will be through, as it looks now; monotonic seconds."""
         if self.step.generation is None:
             return max(self.step.ends, now)
-        seconds = self.left / self.rate(now).bytes_per_second
+        seen, left, since = self._seen_lately(now), self.left, self._told
+        pace = self.rate(now).bytes_per_second
+        if seen is not None and seen[1] >= BACK_SECONDS:
+            # Of this very step so much was seen that it counts alone.
+            pace = max(seen[0] / seen[1], SLOWEST)
+            if pace < self._before.bytes_per_second:
+                left, since = max(left - self._untold, 0), now
+        seconds = left / pace
         # From when the last part was told: the next one has been on its way since.
-        ends = self._told + (seconds if math.isfinite(seconds) else 3.2e9)
+        ends = since + (seconds if math.isfinite(seconds) else 3.2e9)
         return max(ends, now) + self._commit_seconds
+
+    @property
+    def _untold(self) -> int:
+        """Bytes that may be through by now and were not told yet."""
+        return min(max(UNTOLD_NBYTES, _UNTOLD_PARTS * self._largest), self.left)
 
     def underway(self, now: float) -> Underway:
         """For the planner."""
