@@ -99,7 +99,7 @@ def open_store(url: str, *, owner: Owner | None = None) -> Store:
     """The store behind *url*.
 
     ``file:///absolute/path``, ``s3://bucket/prefix``, ``gs://bucket/prefix``, ``az://container/prefix``, or a
-    peer's memory, ``evac://host:port/prefix``; options follow as ``?endpoint=http://host:port&connections=8``
+    peer's memory, ``evac://host:port/prefix`` (``evac://job``: that of the job's other nodes); options follow as ``?endpoint=http://host:port&connections=8``
     ``&timeout=60``, for S3 ``region``, for Azure ``account``, for a peer ``token_file``. What opens a store never stands in its URL.
 
     Args:
@@ -131,7 +131,10 @@ def open_store(url: str, *, owner: Owner | None = None) -> Store:
     if scheme == "evac":
         with _needs("peer"):
             from evac.store.peer import PeerStore
-        return PeerStore.from_url(url)
+            from evac.store.peer_group import PeerGroup
+        name = rest.partition("/")[0].partition("?")[0]
+        several = name == "job" or "," in name
+        return PeerGroup.from_url(url) if several else PeerStore.from_url(url)
     raise ConfigError(
         "store", url, "a URL of a kind that this version knows: file, s3, gs, az or evac"
     )

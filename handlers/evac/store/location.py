@@ -14,7 +14,9 @@ from evac.errors import ConfigError
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,221}")
 # A peer is found by its address, and there is no port that all would use.
-_PEER = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,252}|\[[0-9a-fA-F:.]{2,45}\]):[0-9]{1,5}")
+PEER = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,252}|\[[0-9a-fA-F:.]{2,45}\]):[0-9]{1,5}")
+# In place of addresses: those of the job's other nodes, whichever they are.
+JOB = "job"
 _ADDRESS = re.compile(r"[0-9]{1,3}(\.[0-9]{1,3}){3}")
 # What a bucket or container can be called at all, by scheme; dots part a name's labels.
 # docs.aws.amazon.com/AmazonS3/latest/userguide/bucketnamingrules.html,
@@ -85,8 +87,12 @@ def parse(url: str, *, options: Collection[str]) -> Location:
     shown = f"{split.scheme}://{split.netloc.rpartition('@')[2]}{split.path}"
     if "@" in split.netloc:
         raise ConfigError("store", shown, "no user and no password in a URL: use the environment")
-    place, form = (_PEER, "host:port") if split.scheme == "evac" else (_BUCKET, "bucket/prefix")
-    if not place.fullmatch(split.netloc) or split.fragment:
+    form = (
+        "host:port, several of these with commas, or job"
+        if split.scheme == "evac"
+        else "bucket/prefix"
+    )
+    if not _named(split.scheme, split.netloc) or split.fragment:
         raise ConfigError("store", shown, f"{split.scheme}://{form}")
     if wrong := _impossible(split.scheme, split.netloc):
         raise ConfigError("store", shown, wrong)
@@ -114,10 +120,17 @@ def parse(url: str, *, options: Collection[str]) -> Location:
     return Location(split.scheme, split.netloc, prefix, given)
 
 
+def _named(scheme: str, name: str) -> bool:
+    if scheme == "evac":
+        return name == JOB or all(PEER.fullmatch(one) for one in name.split(","))
+    return _BUCKET.fullmatch(name) is not None
+
+
 def _impossible(scheme: str, name: str) -> str:
     """What a name should be where no bucket can have it; "" where one can."""
     if scheme == "evac":
-        return "" if 0 < int(name.rpartition(":")[2]) < 65536 else "a port from 1 to 65535"
+        ports = [] if name == JOB else [int(one.rpartition(":")[2]) for one in name.split(",")]
+        return "" if all(0 < port < 65536 for port in ports) else "a port from 1 to 65535"
     pattern, most, expected = _LABELS[scheme]
     ends = name[0].isalnum() and name[-1].isalnum()
     fits = ends and 3 <= len(name) <= most and pattern.fullmatch(name) is not None

@@ -52,13 +52,10 @@ class PeerStore:
         self._location = location
         self._connections = int(location.options.get("connections", CONNECTIONS))
         there = urlsplit(f"//{location.bucket}")
-        token = location.options.get("token_file") or os.environ.get(wire.TOKEN_VARIABLE)
-        if token and not token.startswith("/"):
-            raise ConfigError("store", self.url, "an absolute path after token_file=")
         self._links = Links(
             there.hostname or "",
             there.port or 0,
-            Path(token) if token else None,
+            token_path(location),
             patience=float(location.options.get("timeout", TIMEOUT)),
         )
         # A store has no end of its own; its connections go with it.
@@ -245,6 +242,18 @@ class PeerStore:
         name = self._location.key(key)
         what = wire.Request(wire.Verb.READ, name, offset=offset, nbytes=nbytes)
         return _checked(key, link.ask(what))
+
+
+def token_path(location: Location) -> Path | None:
+    """The file that holds what opens the peer; None where nothing is said to.
+
+    Raises:
+        ConfigError: It is relative: to what, nobody could say.
+    """
+    token = location.options.get("token_file") or os.environ.get(wire.TOKEN_VARIABLE)
+    if token and not token.startswith("/"):
+        raise ConfigError("store", location.url, "an absolute path after token_file=")
+    return Path(token) if token else None
 
 
 def _checked(key: str, answer: wire.Answer) -> wire.Answer:

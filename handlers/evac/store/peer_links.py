@@ -12,7 +12,8 @@ from evac.errors import ProtocolError, StoreRejected, StoreUnavailable
 from evac.store import peer_wire as wire
 from evac.store.peer_line import Line, Lost
 
-CONNECT_SECONDS = 5.0
+# Within one network; a node that is gone does not answer at all.
+CONNECT_SECONDS = 2.0
 HANDSHAKE_SECONDS = 10.0
 # Waiting ones; more are closed after use.
 KEPT = 8

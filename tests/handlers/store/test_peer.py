@@ -59,6 +59,95 @@ class TestPeerStore(StoreContract):
         return at(peer, token)
 
 
+class TestPeerGroup(StoreContract):
+    @pytest.fixture
+    def store(self, several: list[PeerServer], token: Path) -> Store:
+        return open_store(group(several, token))
+
+
+@pytest.fixture(scope="module")
+def several() -> Iterator[list[PeerServer]]:
+    with running() as one, running() as another, running() as third:
+        yield [one, another, third]
+
+
+def group(servers: list[PeerServer], token: Path, *, prefix: str = "") -> str:
+    named = ",".join(f"127.0.0.1:{server.port}" for server in servers)
+    return f"evac://{named}/{prefix or fresh()}?token_file={token}"
+
+
+def keys_at(server: PeerServer, token: Path, prefix: str) -> list[str]:
+    found = asyncio.run(at(server, token, prefix=prefix).list(""))
+    return [entry.key for entry in found]
+
+
+def test_a_jobs_bytes_from_one_node_go_to_one_peer_and_jobs_spread(
+    several: list[PeerServer], token: Path
+) -> None:
+    async def put(store: Store) -> None:
+        for job in range(16):
+            for name in ("a.bin", "b.bin", "__0.manifest.json"):
+                await store.put(f"me/job-{job}/step-1.1/{name}", memoryview(b"x"))
+
+    prefix = fresh()
+    asyncio.run(put(open_store(group(several, token, prefix=prefix))))
+
+    found = [keys_at(server, token, prefix) for server in several]
+    assert sum(len(keys) for keys in found) == 48
+    assert all(found)
+    for keys in found:
+        jobs = [key.split("/")[1] for key in keys]
+        assert all(jobs.count(job) == 3 for job in jobs)
+
+
+async def test_who_leaves_is_full_or_gone_is_passed_over(token: Path) -> None:
+    data, seen = os.urandom(20 * MIB), list[int]()
+    with (
+        running(leaving=True) as leaving,
+        running(replace(SETTINGS, budget=MIB)) as full,
+        running() as good,
+    ):
+        with running() as gone:
+            url = group([leaving, full, gone, good], token)
+        store = open_store(url)
+        for job in range(4):
+            await store.put(f"me/{job}/a.bin", memoryview(data), progress=seen.append)
+
+        assert sum(seen) == 4 * len(data)
+        assert await store.get("me/3/a.bin") == data
+        used = good.shown()["used"]
+        assert isinstance(used, int)
+        assert used >= 4 * len(data)
+        assert leaving.shown()["used"] == 0
+
+
+async def test_where_all_peers_leave_it_is_said(token: Path) -> None:
+    with running(leaving=True) as one, running(leaving=True) as other:
+        store = open_store(group([one, other], token))
+        with pytest.raises(PeerLeaving):
+            await store.put("a/b", memoryview(b"x"))
+
+
+async def test_a_job_without_peers_has_no_such_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("EVAC_PEERS", raising=False)
+    store = open_store("evac://job")
+
+    with pytest.raises(StoreRejected, match="no peer of this job is known"):
+        await store.put("a/b", memoryview(b"x"))
+    assert await store.list("") == []
+    assert not is_durable(store.url)
+
+
+async def test_a_process_finds_its_jobs_peers_in_its_environment(
+    peer: PeerServer, token: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EVAC_PEERS", f" 127.0.0.1:{peer.port}, 127.0.0.1:1")
+    prefix = fresh()
+    await at(peer, token, prefix=prefix).put("a", memoryview(b"x"))
+
+    assert await open_store(f"evac://job/{prefix}?token_file={token}").get("a") == b"x"
+
+
 async def test_a_peer_is_never_durable_and_says_in_its_url_nothing_secret(
     peer: PeerServer, token: Path
 ) -> None:
