@@ -8,6 +8,7 @@ import asyncio
 import json
 import ssl
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +68,11 @@ async def _told(kube: Kube, request: web.Request) -> web.Response:
             resource = next(each for each in RESOURCES if each.kind == thing["kind"])
             namespace = thing["metadata"].get("namespace", "")
             return web.json_response(await kube.storage.create(resource, namespace, thing))
+        case "find":
+            resource = next(each for each in RESOURCES if each.kind == word["kind"])
+            return web.json_response(kube.storage.find(resource, "", word["name"]))
         case "asked":
-            return web.json_response([[each.method, each.path, each.user] for each in kube.asked])
+            return web.json_response([asdict(each) for each in kube.asked])
     return web.json_response({})
 
 

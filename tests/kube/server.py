@@ -50,12 +50,17 @@ class Fault:
 
 @dataclass(frozen=True)
 class Asked:
-    """One request, as it came."""
+    """One request, as it came.
+
+    Attributes:
+        at: Seconds on the system's monotonic clock, which all processes share.
+    """
 
     method: str
     path: str
     kind: str
     user: str
+    at: float
 
 
 class Kube:
@@ -115,7 +120,13 @@ class Kube:
         token = request.headers.get("Authorization", "").removeprefix("Bearer ")
         user = self.tokens.get(token)
         self.asked.append(
-            Asked(request.method, request.path, request.content_type, user.name if user else "")
+            Asked(
+                request.method,
+                request.path,
+                request.content_type,
+                user.name if user else "",
+                asyncio.get_running_loop().time(),
+            )
         )
         for fault in self.faults if request.path != "/tests" else ():
             like = fault.method in ("", request.method) and fault.path in request.path
