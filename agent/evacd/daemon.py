@@ -38,8 +38,9 @@ from evacd.peer import serving as serving_peers
 from evacd.report.journal import Journal
 from evacd.report.metrics import CONTENT_TYPE, Metrics
 from evacd.report.page import Serving, serving
+from evacd.report.service import Service
 from evacd.report.standing_file import StandingFile
-from evacd.report.systemd import READY, STOPPING, WATCHDOG, notify, status, watchdog_seconds
+from evacd.report.systemd import READY, STOPPING, notify, status
 from evacd.report.vitals import Pulse, Vitals, healthy, ready
 from evacd.workloads import Happening
 
@@ -273,8 +274,8 @@ class Daemon:
     # --- loops ---------------------------------------------------------------------------
 
     async def _tick(self, evacuation: Evacuation, listener: Listener, ears: Ears) -> NoReturn:
-        watched = watchdog_seconds()
-        pause = min(_TICK_SECONDS, watched / 2) if watched else _TICK_SECONDS
+        service = Service()
+        pause = service.pause(_TICK_SECONDS)
         while True:
             due = self._clock.monotonic() + pause
             await asyncio.sleep(pause)
@@ -285,8 +286,12 @@ class Daemon:
                 self._calm.tick()
             if evacuation.leaving.holds and listener.complete and ears.calm:
                 evacuation.leaving.let_go()
-            if watched:
-                notify(WATCHDOG)
+            service.beat(
+                dead=[task.get_name() for task in self._for_ever if task.done()],
+                stuck=listener.stuck(),
+                stopping=self._stop.is_set(),
+                busy=not evacuation.at_rest,
+            )
 
     async def _learn_and_trickle(self, evacuation: Evacuation, lane: str) -> None:
         """The rate first: what may trickle is a share of it."""

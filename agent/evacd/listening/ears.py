@@ -62,6 +62,7 @@ class Ears:
         self._expected: dict[str, _Expected] = {}
         self._known: dict[tuple[str, str], Notice] = {}
         self.health: dict[str, SourceHealth] = {}
+        self._last: dict[str, float] = {}
 
     def expect(self, source: str, note: Callable[[], str] = str) -> None:
         """This source is to be heard from.
@@ -73,6 +74,8 @@ class Ears:
 
     def hear(self, probe: Probe) -> None:
         """Take one answer; returns when everything urgent is under way."""
+        source = probe.notice.source if isinstance(probe, Noticed) else probe.source
+        self._last[source] = self._clock.monotonic()
         self._act(probe)
         self._judge(probe)
 
@@ -97,6 +100,12 @@ class Ears:
             log.warning("source.degraded", source=source, reason=after.reason, cure=after.cure)
         elif after.answers and before is not None and not before.answers:
             log.info("source.recovered", source=source)
+
+    def silence(self, source: str) -> float:
+        """Seconds since it last said anything, "nobody answers me" included."""
+        expected = self._expected.get(source)
+        now = self._clock.monotonic()
+        return now - self._last.get(source, now if expected is None else expected.since)
 
     def standing(self, source: str) -> Iterable[Notice]:
         """What this source announced and did not take back."""

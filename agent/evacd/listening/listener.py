@@ -23,7 +23,7 @@ from evacd.listening.attend import Again, attend
 from evacd.listening.ears import Ears
 from evacd.listening.find import Found, find
 from evacd.listening.sources import independent, of_cloud
-from evacd.notice import Source
+from evacd.notice import Source, patience_of
 from evacd.notice.detect import DMI
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ class Listener:
         # Why Azure was not told of a notice, and from when on it is tried again.
         self._unacknowledged: dict[str, tuple[str, float]] = {}
         self._independent: tuple[Source, ...] = ()
+        self._attended: list[Source] = []
         self._looked = False
         self.found = Found("", "not found out yet", final=False)
         self.complete = False
@@ -183,7 +184,17 @@ class Listener:
             case "azure" if hasattr(source, "acknowledge"):
                 self.azure = source  # type: ignore[assignment]  # by its name
 
+    def stuck(self) -> list[str]:
+        """Sources that have not said anything for longer than any that lives."""
+        return [
+            source.name
+            for source in self._attended
+            if (patience := patience_of(source)) is not None
+            and self._ears.silence(source.name) > patience
+        ]
+
     def _attend(self, source: Source, tasks: TaskGroup) -> None:
+        self._attended.append(source)
         crashed = partial(self._ears.crashed, source.name)
         tasks.create_task(attend(source, self._ears.hear, crashed, self._clock, again=self._again))
 

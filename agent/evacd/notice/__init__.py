@@ -30,3 +30,11 @@ class Source(Protocol):
         by `Notice.id`. Backs off while the answers are `Unknown`. Ends only by cancellation.
         """
         ...
+
+
+def patience_of(source: Source) -> float | None:
+    """Seconds within which a source that lives says something, were it only that nobody answers.
+
+    None for one that may be silent for long: it is woken, and does not ask.
+    """
+    return getattr(source, "patience", None)

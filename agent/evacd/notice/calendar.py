@@ -65,6 +65,11 @@ class CalendarSource:
         self._stands = False
         self._polled = Polled(self._look, period=period, clock=clock)
 
+    @property
+    def patience(self) -> float:
+        """See `evacd.notice.patience_of`."""
+        return self._polled.patience
+
     async def probe(self) -> Probe:
         """See `Source`."""
         return await self._polled.probe()

@@ -15,6 +15,8 @@ from evacd.facts import Cancelled, Confidence, Noticed, Probe, Unknown
 
 # No back-off is longer: it may hide a notice for so long.
 BACKOFF_MOST_SECONDS = 5.0
+# Far beyond the time-outs of any question, those that a user may set for his own included.
+ANSWER_MOST_SECONDS = 120.0
 
 
 class Polled:
@@ -45,6 +47,11 @@ class Polled:
         self._clock = clock
         self._jitter = jitter
         self._standing: set[str] = set()
+
+    @property
+    def patience(self) -> float:
+        """See `evacd.notice.patience_of`."""
+        return max(self._period, BACKOFF_MOST_SECONDS) + ANSWER_MOST_SECONDS
 
     async def probe(self) -> Probe:
         """Ask once; of several answers the one that matters most."""

@@ -188,3 +188,16 @@ def test_an_operator_is_no_source_that_could_be_deaf() -> None:
     assert scene.ears.deaf() == ()
     assert scene.ears.waiting == ""
     assert scene.ears.shown() == []
+
+
+def test_silence_ends_with_any_word_and_not_with_a_good_one_alone() -> None:
+    scene = Scene()
+    scene.ears.expect("a")
+    scene.clock.now += 100.0
+    assert scene.ears.silence("a") == 100.0
+
+    scene.ears.hear(Unknown("a", "refused"))
+
+    assert scene.ears.silence("a") == 0.0
+    scene.clock.now += 30.0
+    assert scene.ears.silence("a") == 30.0

@@ -333,3 +333,19 @@ async def test_azure_is_told_again_where_it_did_not_take_it_and_who_reads_is_tol
         "notice.unacknowledged",
         "notice.acknowledged",
     ]
+
+
+async def test_a_source_that_asks_and_says_nothing_any_more_is_stuck_and_a_woken_one_is_not() -> (
+    None
+):
+    asks, woken = Scripted("asks"), Scripted("woken")
+    asks.patience = 0.0  # type: ignore[attr-defined]  # as those have that ask
+    async with listening([asks, woken]) as scene:
+        await asks.say(Quiet("asks"))
+        await woken.say(Quiet("woken"))
+        await asyncio.sleep(0.01)
+
+        assert scene.listener.stuck() == ["asks"]
+
+        asks.patience = 60.0  # type: ignore[attr-defined]
+        assert scene.listener.stuck() == []

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from evacd.report import systemd
+from evacd.report.service import Service
 from evacd.report.systemd import notify, watchdog_seconds
 
 
@@ -64,3 +65,39 @@ def test_the_watchdogs_time_is_ours_only_if_meant_for_us(
     environ: dict[str, str], seconds: float | None
 ) -> None:
     assert watchdog_seconds(environ=environ) == seconds
+
+
+def test_a_watched_service_is_heard_while_it_lives(manager: tuple[socket.socket, str]) -> None:
+    heard, name = manager
+    service = Service(environ={"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "600000"})
+    assert service.pause(0.5) == 0.3
+
+    service.beat(dead=[], stuck=[], stopping=False, busy=True)
+
+    assert heard.recv(4096) == b"WATCHDOG=1"
+
+
+@pytest.mark.parametrize(("dead", "stuck"), [(["flush"], []), ([], ["aws/spot"])])
+def test_a_service_whose_task_ended_or_whose_source_is_stuck_is_not_heard(
+    manager: tuple[socket.socket, str], dead: list[str], stuck: list[str]
+) -> None:
+    heard, name = manager
+    service = Service(environ={"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "600000"})
+
+    service.beat(dead=dead, stuck=stuck, stopping=False, busy=False)
+    # And once it was told to stop, its tasks end as they should.
+    service.beat(dead=dead, stuck=stuck, stopping=True, busy=False)
+
+    assert heard.recv(4096) == b"WATCHDOG=1"
+    heard.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        heard.recv(4096)
+
+
+def test_a_stop_that_still_saves_asks_for_more_time(manager: tuple[socket.socket, str]) -> None:
+    heard, name = manager
+    service = Service(environ={"NOTIFY_SOCKET": name})
+
+    service.beat(dead=[], stuck=[], stopping=True, busy=True)
+
+    assert heard.recv(4096) == b"EXTEND_TIMEOUT_USEC=60000000"

@@ -57,6 +57,11 @@ class KeySource:
         """See `Source`."""
         return self._name
 
+    @property
+    def patience(self) -> float:
+        """See `evacd.notice.patience_of`."""
+        return self._polled.patience
+
     async def probe(self) -> Probe:
         """See `Source`."""
         return await self._polled.probe()

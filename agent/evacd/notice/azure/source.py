@@ -64,6 +64,11 @@ class AzureSource:
         self._has_answered = False
         self._polled = Polled(self._ask, period=period, clock=clock, jitter=jitter)
 
+    @property
+    def patience(self) -> float:
+        """See `evacd.notice.patience_of`."""
+        return self._polled.patience
+
     async def probe(self) -> Probe:
         """See `Source`."""
         return await self._polled.probe()

@@ -15,6 +15,7 @@ from evacd.clock import Clock
 from evacd.facts import Probe, Unknown
 from evacd.notice.longpoll import LongPoll, Pace
 from evacd.notice.metadata import Answer, Failed, MetadataClient
+from evacd.notice.polled import ANSWER_MOST_SECONDS
 
 ROOT = "/computeMetadata/v1/"
 # A connection that died unseen hides a notice for this long and a little more; so it must be
@@ -63,6 +64,11 @@ class KeySource:
         self._params = dict(params or {})
         self._hold = max(1, round(hold_seconds))
         self._loop = LongPoll(self.ask, judge, clock, pace=pace or Pace(), jitter=jitter)
+
+    @property
+    def patience(self) -> float:
+        """See `evacd.notice.patience_of`."""
+        return self._hold + ANSWER_MOST_SECONDS
 
     async def probe(self) -> Probe:
         """See `Source`."""

@@ -77,6 +77,11 @@ class ExecSource:
         """See `Source`."""
         return self._name
 
+    @property
+    def patience(self) -> float:
+        """See `evacd.notice.patience_of`."""
+        return self._polled.patience
+
     async def probe(self) -> Probe:
         """See `Source`."""
         return await self._polled.probe()

@@ -53,6 +53,11 @@ class FileSource:
         """See `Source`."""
         return self._name
 
+    @property
+    def patience(self) -> float:
+        """See `evacd.notice.patience_of`."""
+        return self._polled.patience
+
     async def probe(self) -> Probe:
         """See `Source`."""
         return await self._polled.probe()
