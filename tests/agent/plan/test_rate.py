@@ -92,6 +92,15 @@ class TestExamples:
         assert probed.observed(10**9, 1.0).bytes_per_second > 7e8
         assert known.observed(10**9, 1.0).bytes_per_second < 2e8
 
+    @given(rates, transfers)
+    def test_what_was_held_back_only_ever_raises_it(
+        self, assumed: float, transfer: tuple[int, float]
+    ) -> None:
+        before = Rate(assumed, measured=True)
+        after = before.at_least(*transfer)
+
+        assert after == before or after.bytes_per_second > assumed
+
     def test_a_commit_is_believed_half_way_and_never_a_minute(self) -> None:
         assert commit_after(0.05, 0.01) == pytest.approx(0.03)
         assert commit_after(0.0, 60.0) == 2.5

@@ -9,7 +9,7 @@ from typing import Any
 from evac.errors import GenerationError
 from evac.generation import Generation
 from evac.segment import PAGE, aligned
-from evac.store import Owner, Store
+from evac.store import Owner, Store, is_durable
 from evac.store.local import LocalStore
 from evacd.clock import SystemClock
 from evacd.facts import Candidate, Confidence, Kind, Order, Unit
@@ -100,10 +100,19 @@ class Aboard:
 class Node:
     """A flush, a trickle, and what both said."""
 
-    def __init__(self, folder: Path, ends: ExitStack, *, cap: float, interval: float) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        ends: ExitStack,
+        *,
+        cap: float,
+        interval: float,
+        others: Sequence[str] = (),
+    ) -> None:
         self.lane = f"file://{folder}"
+        self.lanes = (self.lane, *others)
         self.folder = folder
-        self.aboard = Aboard((self.lane,), ends)
+        self.aboard = Aboard(self.lanes, ends)
         self.said: list[tuple[str, Mapping[str, Any]]] = []
         self.flushed: list[tuple[str, int]] = []
         self.learned: list[Seen] = []
@@ -112,11 +121,11 @@ class Node:
         self.way = GiveWay(self.aboard, _Watched(saver, self.flushed))
         self.flush = Flush(
             self.way, self.way,
-            lanes=[self.lane], assumed=1e9, reserve=0.0, commit_seconds=0.0, clock=CLOCK,
+            lanes=self.lanes, assumed=1e9, reserve=0.0, commit_seconds=0.0, clock=CLOCK,
             record=self._said, ended=lambda _: None, idle=lambda: self.trickle.wake(),
         )  # fmt: skip
         self.trickle = Trickle(
-            [self.lane], self.aboard, self.way,
+            [lane for lane in self.lanes if is_durable(lane)], self.aboard, self.way,
             open_store=self.open_store, saver=self.saver, cap=lambda _: cap,
             learned=lambda lane, seen: self.learned.append(seen), interval=interval, keep=2, quiet=self.quiet, clock=CLOCK, told=self._said,
         )  # fmt: skip
@@ -126,7 +135,7 @@ class Node:
         return Saver(open_store, node="node-1")
 
     def open_store(self, url: str, owner: Owner) -> Store:
-        return LocalStore(str(self.folder))
+        return LocalStore(url.removeprefix("file://"))
 
     def quiet(self) -> bool:
         return self.flush.order is None and self.flush.settled.is_set() and not self.drilling

@@ -1,7 +1,7 @@
 """Quiet time with real memory and a real store: it trickles, and gives way at once."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
@@ -33,17 +33,17 @@ def node(tmp_path: Path) -> Make:
     """A node that runs for as long as its context is open."""
 
     @asynccontextmanager
-    async def run(*, cap: float = FAST, interval: float = 0.0) -> AsyncIterator[Node]:
+    async def run(
+        *, cap: float = FAST, interval: float = 0.0, others: Sequence[str] = ()
+    ) -> AsyncIterator[Node]:
         folder = tmp_path / "store"
         folder.mkdir(exist_ok=True)
         with ExitStack() as ends:
-            made = Node(folder, ends, cap=cap, interval=interval)
+            made = Node(folder, ends, cap=cap, interval=interval, others=others)
             async with AsyncExitStack() as stack:
                 tasks = await stack.enter_async_context(asyncio.TaskGroup())
-                running = [
-                    tasks.create_task(made.flush.drive(made.lane)),
-                    tasks.create_task(made.trickle.run()),
-                ]
+                running = [tasks.create_task(made.flush.drive(lane)) for lane in made.lanes]
+                running.append(tasks.create_task(made.trickle.run()))
                 try:
                     yield made
                 finally:
@@ -243,3 +243,54 @@ async def test_the_nodes_of_a_job_follow_each_other_so_that_one_generation_becom
         assert second.steps("trickle.finished") == [5]
         assert second.heard("trickle.finished")[0]["durable"]
         assert await states(first, "a/job") == {5: State.COMPLETE}
+
+
+async def test_where_the_first_durable_store_refuses_the_next_one_takes_it(
+    node: Make, tmp_path: Path
+) -> None:
+    second = f"file://{tmp_path}/second"
+    (tmp_path / "second").mkdir()
+    async with node(interval=3600.0, others=["evac://peer:7000", second]) as here:
+        here.folder.rmdir()
+        here.folder.write_text("no folder")
+        here.aboard.stage("a/job", 5, MIB)
+        await here.until(lambda: here.heard("trickle.finished"))
+
+        (failed,), (finished,) = here.heard("trickle.failed"), here.heard("trickle.finished")
+        assert (failed["store"], finished["store"]) == (here.lane, second)
+        assert here.aboard.units()[0].durable == Generation(1, 5)
+
+
+async def test_what_moves_to_one_store_is_no_less_to_be_written_to_another(
+    node: Make, tmp_path: Path
+) -> None:
+    second = f"file://{tmp_path}/second"
+    (tmp_path / "second").mkdir()
+    async with node(cap=CRAWL, others=[second]) as here:
+        here.aboard.stage("a/job", 5, 64 * MIB)
+        await here.until(lambda: here.left() < 64 * MIB)
+
+        (candidate,) = here.way.units()[0].candidates
+        assert candidate.left_on(here.lane) < 64 * MIB
+        assert candidate.left_on(second) == 64 * MIB
+
+
+async def test_a_paced_transfer_shows_the_least_that_its_link_can_do(node: Make) -> None:
+    async with node(cap=64 * MIB) as here:
+        here.aboard.stage("a/job", 5, 96 * MIB)
+        await here.until(lambda: here.heard("trickle.finished"))
+
+        (seen,) = here.learned
+        assert seen.least
+        assert seen.nbytes >= 96 * MIB
+        # It took half a second and more, nearly all of which it was made to wait.
+        assert seen.nbytes / seen.seconds > 64 * MIB
+
+
+async def test_a_transfer_that_cannot_keep_its_pace_is_a_measurement(node: Make) -> None:
+    async with node(cap=FAST) as here:
+        here.aboard.stage("a/job", 5, 16 * MIB)
+        await here.until(lambda: here.heard("trickle.finished"))
+
+        (seen,) = here.learned
+        assert not seen.least
