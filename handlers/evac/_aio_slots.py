@@ -5,6 +5,7 @@ import fcntl
 import logging
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from evac import _fork
 from evac._aio_line import Lines
@@ -44,6 +45,9 @@ class Slots:
         self._held: set[int] = set()
         # Granted after whoever asked had gone on without: the next one's.
         self._spare: set[int] = set()
+        # How often a slot was given back, and at which count each slot was last.
+        self._returns = 0
+        self._returned: dict[int, int] = {}
         self._current: Reservation | None = None
         self._acquiring = asyncio.Lock()
         self._filling: set[asyncio.Future[None]] = set()
@@ -61,6 +65,8 @@ class Slots:
         """Its holder is done with it."""
         if self.is_current(slot):
             self._held.discard(slot.number)
+            self._returns += 1
+            self._returned[slot.number] = self._returns
 
     def staged(self, slot: SlotMemory, request: Staged) -> "asyncio.Future[Message | None] | None":
         """On the wire when this returns, and what will be the daemon's word on it.
@@ -77,7 +83,7 @@ class Slots:
         """A slot of an older connection is the daemon's already."""
         if self.is_current(slot) and slot.number in self._held:
             self.lines.release(slot.number)
-            self._held.discard(slot.number)
+            self.given_back(slot)
 
     def handing(self) -> Sequence[tuple[HandBack, int]]:
         """See `Returning`."""
@@ -164,11 +170,14 @@ class Slots:
 
     async def _acquire(self, until: float) -> tuple[SlotMemory | None, str]:
         boardings, number = self._boardings, next(iter(self._spare), None)
-        if number is None:
-            answer = await self.lines.ask(Acquire(), until - monotonic(), late=self._granted_late)
+        while number is None:
+            asked = self._returns
+            late = partial(self._granted_late, asked)
+            answer = await self.lines.ask(Acquire(), until - monotonic(), late=late)
             if not isinstance(answer, Granted):
                 return None, answer.reason if isinstance(answer, Refuse) else answer.type
-            number = answer.slot
+            # See `evac._slots.STALE`.
+            number = answer.slot if self._returned.get(answer.slot, 0) <= asked else None
         self._spare.discard(number)
         if number in self._held:
             return None, f"slot {number} is being written by another task"
@@ -189,8 +198,12 @@ class Slots:
         self._held.add(number)
         return slot, ""
 
-    def _granted_late(self, message: Message) -> None:
-        if isinstance(message, Granted) and message.slot not in self._held:
+    def _granted_late(self, asked: int, message: Message) -> None:
+        if (
+            isinstance(message, Granted)
+            and message.slot not in self._held
+            and self._returned.get(message.slot, 0) <= asked
+        ):
             self._spare.add(message.slot)
 
     def _clear(self) -> None:

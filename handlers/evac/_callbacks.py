@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from threading import Lock, Thread
+from threading import RLock, Thread
 from typing import TypeAlias
 
 from evac._clock import Monotonic, monotonic
@@ -96,7 +96,8 @@ class Callbacks:
         self._done = done
         self._clock = clock
         self._worker = Worker("evac-callbacks")
-        self._lock = Lock()
+        # A signal handler may call while its own thread is in here.
+        self._lock = RLock()
         self._on_order: list[OnOrder] = []
         self._on_stand_down: list[OnStandDown] = []
         self._on_advice: list[OnAdvice] = []

@@ -10,7 +10,7 @@ import os
 import socket
 from collections import deque
 from contextlib import suppress
-from threading import Lock
+from threading import RLock
 
 from evac.wire import MAX_FDS, MAX_PACKET
 
@@ -34,7 +34,8 @@ class Channel:
         """
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._wake = wake
-        self._lock = Lock()
+        # A signal handler may send while its own thread is in here.
+        self._lock = RLock()
         self._outbox: deque[tuple[bytes, int | None]] = deque()
         self._closed = False
         self._why = "evacd closed the connection"

@@ -14,6 +14,10 @@ from evac.wire import HandBack, Message, Refuse, Slot
 
 log = logging.getLogger("evac")
 
+# The daemon grants a slot that is being written to whoever asks, and its holder may give it back
+# before that grant is heard of: then it is of no worth, and has to be asked for again.
+STALE = "granted before it was staged"
+
 
 class Slots:
     """Maps what a reservation brings, and finds a slot by its number.
@@ -33,13 +37,24 @@ class Slots:
         self._held: set[int] = set()
         # Granted after whoever asked had gone on without: the next one's.
         self._spare: set[int] = set()
+        # How often a slot was given back, and at which count each slot was last.
+        self.returns = 0
+        self._returned: dict[int, int] = {}
         self._connection = 0
         _fork.watch(self)
 
-    def take(self, number: int, connection: int, timeout: float) -> tuple[SlotMemory | None, str]:
-        """The slot that was granted, for one holder; or why not, after *timeout* seconds."""
+    def take(
+        self, number: int, connection: int, timeout: float, *, asked: int
+    ) -> tuple[SlotMemory | None, str]:
+        """The slot that was granted, for one holder; or why not, after *timeout* seconds.
+
+        Args:
+            asked: `returns` when it was asked for.
+        """
         with self.changed:
             self._spare.discard(number)
+            if self._returned.get(number, 0) > asked:
+                return None, STALE
             if number in self._held:
                 return None, f"slot {number} is being written by another thread"
             self.changed.wait_for(
@@ -55,10 +70,10 @@ class Slots:
             self._held.add(number)
             return slot, ""
 
-    def keep(self, number: int) -> None:
+    def keep(self, number: int, *, asked: int) -> None:
         """A grant that nobody waits for any more."""
         with self.changed:
-            if number not in self._held:
+            if number not in self._held and self._returned.get(number, 0) <= asked:
                 self._spare.add(number)
 
     def spare(self) -> int | None:
@@ -71,6 +86,8 @@ class Slots:
         with self.changed:
             if slot.connection == self._connection:
                 self._held.discard(slot.number)
+                self.returns += 1
+                self._returned[slot.number] = self.returns
 
     def forget_all(self, connection: int) -> None:
         """A new connection: nothing of before will ever be granted again."""

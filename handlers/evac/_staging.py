@@ -1,12 +1,13 @@
 """Staged mode over a connection: reserve, acquire, staged, release."""
 
 import logging
+from functools import partial
 from threading import Lock
 
 from evac._clock import monotonic
 from evac._connection import Connection
 from evac._memory import SlotMemory
-from evac._slots import Reservation, Slots
+from evac._slots import STALE, Reservation, Slots
 from evac.errors import NotConnected
 from evac.wire import Acquire, Granted, HandBack, Message, Refuse, Release, Reserve, Staged
 
@@ -132,24 +133,34 @@ class Staging:
             self._slots.given_back(slot)
 
     def _acquire(self, until: float) -> SlotMemory | None:
-        count, number = self._connection.count, self._slots.spare()
-        if number is None:
-            left = max(0.0, until - monotonic())
-            try:
-                answer = self._connection.ask(Acquire(), left, late=self._granted_late)
-            except NotConnected as error:
-                self.last_refusal = error.reason
+        while True:
+            count, asked = self._connection.count, self._slots.returns
+            number = self._slots.spare()
+            if number is None:
+                number = self._ask(until, asked)
+            if number is None:
                 return None
-            if not isinstance(answer, Granted):
-                self.last_refusal = answer.reason if isinstance(answer, Refuse) else answer.type
-                return None
-            number = answer.slot
-        slot, self.last_refusal = self._slots.take(number, count, until - monotonic())
-        return slot
+            left = until - monotonic()
+            slot, self.last_refusal = self._slots.take(number, count, left, asked=asked)
+            if self.last_refusal != STALE:
+                return slot
 
-    def _granted_late(self, message: Message) -> None:
+    def _ask(self, until: float, asked: int) -> int | None:
+        left = max(0.0, until - monotonic())
+        try:
+            late = partial(self._granted_late, asked)
+            answer = self._connection.ask(Acquire(), left, late=late)
+        except NotConnected as error:
+            self.last_refusal = error.reason
+            return None
+        if not isinstance(answer, Granted):
+            self.last_refusal = answer.reason if isinstance(answer, Refuse) else answer.type
+            return None
+        return answer.slot
+
+    def _granted_late(self, asked: int, message: Message) -> None:
         if isinstance(message, Granted):
-            self._slots.keep(message.slot)
+            self._slots.keep(message.slot, asked=asked)
 
     def _not_kept(self, step: int, reason: str) -> None:
         with self._connection.changed:

@@ -9,9 +9,10 @@
 The shell sends what `begin`, `ask` and a `Heard` give it, and hands over what it receives.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from itertools import count
 from typing import Generic, Protocol, TypeVar
 
 from evac.errors import ProtocolError
@@ -99,7 +100,8 @@ class Talk(Generic[_Who]):
     aboard: bool = False
     welcome: Welcome | None = None
     waiting: dict[int, _Who] = field(default_factory=dict)
-    _last: int = 0
+    # One call, so that a signal handler in between gets another one.
+    _numbers: Iterator[int] = field(default_factory=lambda: count(1))
     _greeting: int = 0
     _boarding: int = 0
     _handed: set[int] = field(default_factory=set)
@@ -107,13 +109,14 @@ class Talk(Generic[_Who]):
 
     def begin(self) -> bytes:
         """The first packet."""
-        self._greeting = self._next()
+        self._greeting = next(self._numbers)
         return encode(Hello(version=PROTOCOL, client="evac"), id=self._greeting)
 
     def ask(self, message: Message, asker: _Who) -> bytes:
         """The packet of a request; each answer is given to *asker*."""
-        packet = encode(message, id=self._last + 1)
-        self.waiting[self._next()] = asker
+        number = next(self._numbers)
+        packet = encode(message, id=number)
+        self.waiting[number] = asker
         return packet
 
     def take(self, packet: bytes, fds: int) -> "Heard[_Who]":
@@ -146,7 +149,7 @@ class Talk(Generic[_Who]):
     def _greeted(self, message: Message) -> "Heard[_Who]":
         if not isinstance(message, Welcome):
             raise Unwelcome(_unexpected(message))
-        self.welcome, self._greeting, self._boarding = message, 0, self._next()
+        self.welcome, self._greeting, self._boarding = message, 0, next(self._numbers)
         resume = self.returning is not None and bool(self.returning.handing())
         packet = encode(replace(self.register, resume=resume), id=self._boarding)
         return Heard(message, replies=((packet, None),), ours=True)
@@ -157,8 +160,9 @@ class Talk(Generic[_Who]):
         self._boarding = 0
         replies: list[tuple[bytes, int | None]] = []
         for one, fd in self.returning.handing() if self.returning is not None else ():
-            self._handed.add(self._next())
-            replies.append((encode(one, id=self._last), fd))
+            number = next(self._numbers)
+            self._handed.add(number)
+            replies.append((encode(one, id=number), fd))
         self.aboard = not replies
         return Heard(message, replies=tuple(replies), aboard=Aboard.ANEW if self.aboard else None)
 
@@ -169,10 +173,6 @@ class Talk(Generic[_Who]):
         how = Aboard.RESUMED if self._resumed else Aboard.ANEW
         why = message.reason if isinstance(message, Refuse) else ""
         return Heard(message, aboard=how if self.aboard else None, ours=True, kept_out=why)
-
-    def _next(self) -> int:
-        self._last += 1
-        return self._last
 
 
 def _unexpected(message: Message) -> str:

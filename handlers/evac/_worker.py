@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 from queue import SimpleQueue
-from threading import Lock, Thread
+from threading import RLock, Thread
 
 log = logging.getLogger("evac")
 
@@ -14,7 +14,8 @@ class Worker:
     def __init__(self, name: str) -> None:
         self._name = name
         self._queue: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
-        self._starting = Lock()
+        # A signal handler may call while its own thread is in here.
+        self._starting = RLock()
         self._started = False
 
     def do(self, work: Callable[[], object]) -> None:

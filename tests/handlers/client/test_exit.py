@@ -114,6 +114,24 @@ SCRIPTS: dict[str, tuple[str, int]] = {
         "assert len(seen) == 5; client.close()",
         0,
     ),
+    "stages in a signal handler that comes at any moment": (
+        "client = reserved()\n"
+        "steps = iter(range(1, 1 << 30))\n"
+        "def once(patience):\n"
+        "    slot = client.acquire(patience)\n"
+        "    if slot is None: return\n"
+        "    step = next(steps)\n"
+        "    slot.complete(Header(SlotState.COMPLETE, 0, step, 5))\n"
+        "    client.staged(slot, step); client.on_order(print)\n"
+        "def handler(*_):\n"
+        "    once(0.001); signal.setitimer(signal.ITIMER_REAL, 0.0007)\n"
+        "signal.signal(signal.SIGALRM, handler)\n"
+        "handler()\n"
+        "for _ in range(1500): once(1)\n"
+        "signal.signal(signal.SIGALRM, signal.SIG_IGN)\n"
+        "client.close(); assert client.connection == 1 and client.refusals == 0",
+        0,
+    ),
     "forks children that end as they like": (
         "client = reserved()\n"
         "before = fds()\n"
