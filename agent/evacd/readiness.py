@@ -42,7 +42,7 @@ class Readiness:
         flush = self._evacuation.flush
         way = self._evacuation.way
         found = risk(
-            way.units(),
+            [flush.routed(unit) for unit in way.units()],
             window_seconds=window,
             rates={lane: rate.bytes_per_second for lane, rate in flush.rates.items()},
             reserve=self._reserve,

@@ -10,6 +10,7 @@ left or the machine is gone.
 """
 
 import asyncio
+import math
 from asyncio import TaskGroup, wait
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, replace
@@ -176,7 +177,8 @@ class Flush:
         """What would be done from now on, beginning with what moves."""
         now = self._clock.monotonic()
         wants, free = self._wants(), self._free(now)
-        moving = tuple(self._step_now(one, now) for one in self._running.values())
+        limit = self.order.deadline - self._reserve if self.order else math.inf
+        moving = tuple(one.rest(now, limit=limit) for one in self._running.values())
         unsafe = self._schedule(wants.unsafe(), free, now)
         steps = unsafe.steps
         for units, overtime in (
@@ -208,11 +210,7 @@ class Flush:
     def _wants(self) -> Wants:
         return Wants(
             tuple(
-                replace(
-                    unit,
-                    deadline=self._own.get(unit.name),
-                    lanes=tuple(lane for lane in unit.lanes if lane in self.rates),
-                )
+                replace(self.routed(unit), deadline=self._own.get(unit.name))
                 for unit in self._on_board.units()
             ),
             self.order is not None,
@@ -222,6 +220,13 @@ class Flush:
             self._story.failures,
         )
 
+    def routed(self, unit: Unit) -> Unit:
+        """*unit* with the lanes as it may take them: what never took a byte comes behind."""
+        lanes = [lane for lane in unit.lanes if lane in self.rates]
+        return replace(
+            unit, lanes=tuple(sorted(lanes, key=lambda one: not self.rates[one].measured))
+        )
+
     def _rates_now(self, now: float) -> dict[str, float]:
         """What each lane does, by what moves there where something does."""
         rates = self.rates | {lane: one.rate(now) for lane, one in self._running.items()}
@@ -229,11 +234,6 @@ class Flush:
 
     def _free(self, now: float) -> dict[str, float]:
         return {lane: one.ends(now) for lane, one in self._running.items()}
-
-    def _step_now(self, one: Running, now: float) -> Step:
-        ends = one.ends(now)
-        limit = self.order.deadline - self._reserve if self.order else ends
-        return replace(one.step, nbytes=one.left, starts=now, ends=ends, overtime=ends > limit)
 
     def _next(self, lane: str) -> tuple[Step | None, bool]:
         """What is to be done on *lane* now, and whether nothing is left to do on any."""

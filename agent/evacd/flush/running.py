@@ -3,6 +3,7 @@
 import math
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from threading import Lock
 
 from evacd.facts import Step
@@ -129,6 +130,11 @@ class Running:
     def _untold(self) -> int:
         """Bytes that may be through by now and were not told yet."""
         return min(max(UNTOLD_NBYTES, _UNTOLD_PARTS * self._largest), self.left)
+
+    def rest(self, now: float, *, limit: float) -> Step:
+        """What is left of it, as a step that begins now; *limit* is where overtime begins."""
+        ends = self.ends(now)
+        return replace(self.step, nbytes=self.left, starts=now, ends=ends, overtime=ends > limit)
 
     def underway(self, now: float) -> Underway:
         """For the planner."""

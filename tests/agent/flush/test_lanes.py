@@ -75,12 +75,23 @@ async def test_who_is_refused_by_every_store_is_lost_once() -> None:
     assert told.outcomes == [Lost("job", "the disk is full")]
 
 
+async def test_a_store_that_never_took_a_byte_comes_behind_one_that_did() -> None:
+    aboard = Aboard(staged("job", 9, 100, lanes=BOTH))
+    link = Link(aboard)
+    async with flushing(aboard, link, Told(), lanes=BOTH) as flush:
+        flush.rates[DISK] = Rate(RATE, measured=True)
+        flush.evacuate(order(30.0))
+        await flush.settled.wait()
+
+    assert [lane for *_, lane in link.lanes] == [DISK]
+
+
 async def test_a_peers_memory_is_followed_by_a_durable_store_while_time_remains() -> None:
     lanes = (PEER, DISK)
     aboard = Aboard(staged("job", 9, 1000, lanes=lanes))
     link = Link(aboard, rates={DISK: RATE / 4})
     async with flushing(aboard, link, told := Told(), lanes=lanes) as flush:
-        flush.rates[DISK] = Rate(RATE / 4, measured=True)
+        flush.rates |= {PEER: Rate(RATE, measured=True), DISK: Rate(RATE / 4, measured=True)}
         flush.evacuate(order(60.0))
         await flush.settled.wait()
 
