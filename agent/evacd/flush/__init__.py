@@ -372,9 +372,8 @@ class Flush:
         seconds = step.ends - step.starts
         if not any(s.lane == step.lane and s.unit != step.unit for s in self.plan().steps):
             seconds = max(seconds, order.deadline - self._reserve - now)
-        priority = self._priority(step.unit)
-        given = {"unit": step.unit, "seconds": seconds, "priority": priority}
-        self._record("turn.given", given)
+        given = {"unit": step.unit, "seconds": seconds}
+        self._record("turn.given", {**given, "priority": self._priority(step.unit)})
         turn = tasks.create_task(self._take_turn(step.unit, order, seconds))
         done, _ = await wait([turn], timeout=seconds)
         if not done:
