@@ -4,7 +4,8 @@ Appending n zero bytes to a message is a linear map of its CRC over GF(2); with 
 ``crc(a + b) = zeros(crc(a), len(b)) ^ crc(b)``. Squaring the map of one zero bit gives it for any n.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 # Castagnoli's polynomial, bits reversed (RFC 3720, appendix B.4).
 _POLYNOMIAL = 0x82F63B78
@@ -23,19 +24,26 @@ def combined(parts: Iterable[tuple[int, int]]) -> int:
 
 
 def _with_zeros(crc: int, nbytes: int) -> int:
+    return _apply(_zeros(nbytes), crc)
+
+
+@lru_cache(maxsize=16)
+def _zeros(nbytes: int) -> Sequence[int]:
+    """The map of so many zero bytes; kept, since all parts of a body but the last are of one length."""
     step = [_POLYNOMIAL, *(1 << bit for bit in range(31))]  # one zero bit
     for _ in range(3):
         step = [_apply(step, row) for row in step]  # two, four, eight: a byte
+    total = [1 << bit for bit in range(32)]
     while nbytes:
         if nbytes & 1:
-            crc = _apply(step, crc)
+            total = [_apply(step, row) for row in total]
         nbytes >>= 1
         if nbytes:
             step = [_apply(step, row) for row in step]
-    return crc
+    return tuple(total)
 
 
-def _apply(matrix: list[int], vector: int) -> int:
+def _apply(matrix: Sequence[int], vector: int) -> int:
     out = 0
     for row in matrix:
         if vector & 1:
