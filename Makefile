@@ -10,8 +10,11 @@ NPM ?= $(shell command -v npm)
 BIN := .venv/bin
 READY := .venv/.ready
 
+# What has a long form, for EVAC_NIGHTLY=1.
+NIGHTLY := tests/agent/security/test_fuzz.py
+
 .DEFAULT_GOAL := help
-.PHONY: setup system-packages demo test lint bench manifest sample clean help
+.PHONY: setup system-packages demo test nightly lint bench manifest sample clean help
 
 setup: $(READY)  ## make .venv with everything; again only when its inputs change
 
@@ -37,6 +40,9 @@ demo: $(READY)  ## the main job: a notice saves a real training run
 
 test: $(READY)  ## run every test
 	$(BIN)/python -m pytest $(ARGS)
+
+nightly: $(READY)  ## the long forms of tests that have one: a million fuzzed packets, ...
+	EVAC_NIGHTLY=1 $(BIN)/python -m pytest $(or $(ARGS),$(NIGHTLY))
 
 lint: $(READY)  ## style, types and the import contracts
 	$(BIN)/ruff check .
