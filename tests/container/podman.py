@@ -5,13 +5,14 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from tests.container.readme import build
 from tests.kube.cluster import ROOT
 
 KUBE = ROOT / ".venv/kube"
 # Where the pods' cgroups are; a real kubelet's would be at the root.
 PODS = f"/evac-tests-{os.getpid()}"
-IMAGE = "localhost/evac:test"
-# What README says of them: no wheel of a cloud's client, as those cost the build half a minute.
+IMAGE = build()[build().index("-t") + 1]
+# The store here is a folder: the clouds' clients would cost the build half a minute.
 EXTRAS = "agent"
 # Small machines cannot give what runc asks for by itself.
 LIMITS = ("--ulimit", "nofile=20000:20000", "--ulimit", "nproc=4096:4096")
@@ -49,14 +50,13 @@ class Podman:
         return done.stdout.strip()
 
     def build(self) -> None:
-        """The image as README builds it, but without a network."""
+        """The image by README's own command, but without a network."""
         self.do("import", "--quiet", str(KUBE / "base.tar"), "localhost/base:local")
         self.do(
             "build", "--network=none", "--pull=never", "--isolation=oci", *LIMITS,
             "--build-arg", "BASE=localhost/base:local", "--build-arg", f"EXTRAS={EXTRAS}",
             "--build-arg", "PIP_NO_INDEX=1", "--build-arg", "PIP_FIND_LINKS=/wheels",
-            "--volume", f"{KUBE / 'wheels'}:/wheels:ro", "--timestamp", "1767225600",
-            "--file", "container/Containerfile", "--tag", IMAGE, ".",
+            "--volume", f"{KUBE / 'wheels'}:/wheels:ro", "--timestamp", "1767225600", *build(),
             limit=300.0,
         )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Secrets as helm sends them: in protobuf, which is what typed clients prefer. Pure.
+"""Secrets and namespaces as helm and kubectl send them: in protobuf, which typed clients prefer. Pure.
 
 Source: k8s.io/apimachinery pkg/runtime/generated.proto (Unknown), k8s.io/api core/v1 and
 meta/v1 generated.proto, by their field numbers. Read 2026-11.
@@ -12,26 +12,26 @@ KIND = "application/vnd.kubernetes.protobuf"
 _MAGIC = b"k8s\x00"
 
 
-def secret(body: bytes) -> dict[str, Any]:
+def decode(body: bytes) -> dict[str, Any]:
     """The object in *body*.
 
     Raises:
-        ValueError: It is no Secret in protobuf.
+        ValueError: It is neither a Secret nor a Namespace in protobuf.
     """
     if not body.startswith(_MAGIC):
         raise ValueError("no magic number of Kubernetes")
     whole = dict(_fields(body[len(_MAGIC) :]))
-    kind = {number: value.decode() for number, value in _fields(whole[1])}
-    if kind[2] != "Secret":
-        raise ValueError(f"a {kind[2]}, and only a Secret is known here")
-    thing: dict[str, Any] = {"apiVersion": "v1", "kind": "Secret", "metadata": {}, "data": {}}
+    kind = dict(_fields(whole[1]))[2].decode()
+    if kind not in ("Secret", "Namespace"):
+        raise ValueError(f"a {kind}, and only Secrets and Namespaces are known here")
+    thing: dict[str, Any] = {"apiVersion": "v1", "kind": kind, "metadata": {}}
     for number, value in _fields(whole[2]):
         if number == 1:
             thing["metadata"] = _meta(value)
-        elif number == 2:
+        elif kind == "Secret" and number == 2:
             key, data = _pair(value)
-            thing["data"][key] = base64.b64encode(data).decode()
-        elif number == 3:
+            thing.setdefault("data", {})[key] = base64.b64encode(data).decode()
+        elif kind == "Secret" and number == 3:
             thing["type"] = value.decode()
     return thing
 

@@ -410,7 +410,7 @@ def _wanted(request: web.Request, thing: Object) -> bool:
 
 async def _body(request: web.Request) -> Any:
     if request.content_type == protobuf.KIND:
-        return protobuf.secret(await request.read())
+        return protobuf.decode(await request.read())
     text = await request.text()
     return yaml.safe_load(text) if request.content_type.endswith("yaml") else json.loads(text)
 
