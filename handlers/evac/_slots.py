@@ -31,6 +31,7 @@ class Slots:
         self._ready: dict[int, SlotMemory] = {}
         # Of all slots of the reservation, to be handed back to a daemon that was restarted.
         self._fds: dict[int, int] = {}
+        self._lacking = False
         self._current: Reservation | None = None
         # The daemon grants the same slot until it hears of it again; two threads must not
         # write there at once.
@@ -99,6 +100,8 @@ class Slots:
         """What to say of each slot of the reservation to a new daemon, and its fd."""
         with self.changed:
             last = max(self._fds, default=None)
+            if self._lacking:
+                return []
             return [
                 (HandBack(slot=number, held=number in self._held, last=number == last), fd)
                 for number, fd in sorted(self._fds.items())
@@ -117,6 +120,7 @@ class Slots:
 
     def _clear(self) -> None:
         self.forget()
+        self._lacking = False
         self._ready.clear()
         self._held.clear()
         self._spare.clear()
@@ -136,7 +140,12 @@ class Slots:
             if self._current is not reservation:
                 self._clear()
                 self._current = reservation
-            self._fds[slot.slot] = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 0)
+            try:
+                self._fds[slot.slot] = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 0)
+            except OSError as error:
+                # This process may open no more files: a restart of the daemon begins anew.
+                log.debug("slot %d cannot be handed back: %s", slot.slot, error.strerror)
+                self._lacking = True
         self._worker.do(lambda: self._fill(reservation, memory))
 
     def _fill(self, reservation: "Reservation", memory: SlotMemory) -> None:

@@ -11,6 +11,7 @@ from evac.segment import PAGE, Header, SlotState, aligned
 
 NBYTES = 4 << 20
 TURN_SECONDS = 3.0
+RANKS, SLOTS = 65, 16
 
 
 def staged() -> None:
@@ -42,6 +43,29 @@ def staged() -> None:
             reserved = -1
 
 
+def many() -> None:
+    """All ranks of a node in one process, with more than a thousand slots; reserved once, and never again."""
+    clients = [evac.connect(job="many", rank=rank, world=RANKS) for rank in range(RANKS)]
+    for rank, client in enumerate(clients):
+        assert client.wait_connected(60)
+        client.reserve(
+            nbytes=4 * PAGE, body=f"part{rank}.bin", layout="plain", incarnation=1, slots=SLOTS
+        )
+    step = 0
+    while True:
+        step += 1
+        for client in clients:
+            if (slot := client.acquire(0.5)) is None:
+                continue
+            slot.begin(1)
+            slot.memory[PAGE : 2 * PAGE] = bytes([step % 256]) * PAGE
+            slot.complete(Header(SlotState.COMPLETE, 1, step, PAGE))
+            client.staged(slot, step)
+        if any(client.connection != 1 or client.refusals for client in clients):
+            print("workload: a slot was lost", flush=True)  # noqa: T201 - to the journal
+        time.sleep(0.2)
+
+
 def callback() -> None:
     """Saves by itself, slowly."""
     client = evac.connect(job="index", mode="callback", need_seconds=TURN_SECONDS + 1)
@@ -58,4 +82,4 @@ def callback() -> None:
 
 
 if __name__ == "__main__":
-    {"staged": staged, "callback": callback}[sys.argv[1]]()
+    {"staged": staged, "many": many, "callback": callback}[sys.argv[1]]()
