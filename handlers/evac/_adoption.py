@@ -9,8 +9,37 @@ from evac._connection import Connection
 from evac._memory import Mapping, map_slot, read_answer
 from evac.errors import EvacError, NotConnected, ProtocolError, Refused, SegmentError
 from evac.generation import Generation
+from evac.manifest import chunks
 from evac.segment import HEADER_BYTES, PAGE, Header
 from evac.wire import Adopt, Adopted, Lent, Message, Refuse, Release
+
+
+@dataclass(frozen=True, eq=False)
+class AdoptedFile:
+    """One of the files that a body consists of.
+
+    Attributes:
+        name: Its name in a store, in the generation's folder.
+        offset: From the body's start.
+        crc32c: Of each 4 MiB of it; None as in `AdoptedSlot`.
+        slot: Where it lies.
+    """
+
+    name: str
+    offset: int
+    nbytes: int
+    crc32c: tuple[int | None, ...]
+    slot: "AdoptedSlot"
+
+    @property
+    def data(self) -> memoryview:
+        """Its bytes: read-only."""
+        return self.slot.data[self.offset : self.offset + self.nbytes]
+
+    @property
+    def memory(self) -> memoryview:
+        """The same, for who needs a view that is not marked as read-only, and only reads."""
+        return self.slot.body_memory[self.offset : self.offset + self.nbytes]
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,9 +49,11 @@ class AdoptedSlot:
     Attributes:
         rank: Who staged it, of *world* ranks; ranks may have moved since.
         run: The launch that staged it; equal to this client's own.
-        body: File name of the body in a store.
-        crc32c: Of each 4 MiB of `data`, as the daemon found it soon after staging; None for a
-            chunk that it had no time to sum. Whoever wants to be sure compares.
+        body: File name of the body in a store, where it is one file.
+        crc32c: Of each 4 MiB of each file in `data`, as the daemon found it soon after staging;
+            None for a chunk that it had no time to sum. Whoever wants to be sure compares.
+        parts: Name, offset and length of each file, where there are several.
+        weights_metadata_nbytes: How much behind `metadata` is that of the weights alone.
         data: The body: read-only.
         memory: The whole slot; writing to it ends the process.
     """
@@ -37,6 +68,8 @@ class AdoptedSlot:
     crc32c: tuple[int | None, ...]
     header: Header
     memory: Mapping
+    parts: tuple[tuple[str, int, int], ...] = ()
+    weights_metadata_nbytes: int = 0
 
     @property
     def data(self) -> memoryview:
@@ -56,7 +89,18 @@ class AdoptedSlot:
     @property
     def metadata(self) -> bytes:
         """DCP's `.metadata`; b"" where the body is no DCP file."""
-        return bytes(self._view(self.header.metadata_offset, self.header.metadata_nbytes))
+        nbytes = self.header.metadata_nbytes - self.weights_metadata_nbytes
+        return bytes(self._view(self.header.metadata_offset, max(0, nbytes)))
+
+    @property
+    def files(self) -> tuple[AdoptedFile, ...]:
+        """What the body consists of, as in a store."""
+        found, first = [], 0
+        for name, offset, nbytes in self.parts or ((self.body, 0, self.header.body_nbytes),):
+            sums = self.crc32c[first : first + chunks(nbytes)]
+            found.append(AdoptedFile(name, offset, nbytes, sums, self))
+            first += chunks(nbytes)
+        return tuple(found)
 
     def _view(self, offset: int, nbytes: int) -> memoryview:
         return memoryview(self.memory).toreadonly()[offset : offset + nbytes]
@@ -182,6 +226,8 @@ def _adopted(told: Any, mapped: dict[int, Mapping]) -> AdoptedSlot:
             crc32c=tuple(told["crc32c"]),
             header=header,
             memory=memory,
+            parts=tuple((one["name"], one["offset"], one["nbytes"]) for one in told["files"]),
+            weights_metadata_nbytes=told["weights_metadata_nbytes"],
         )
     except (KeyError, TypeError) as error:
         raise ProtocolError(f"adopted tells of a slot in an unknown way: {error}") from error

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 # What a rank may call its body: torch's own `__<rank>_<i>.distcp`, or `<name>.bin`.
 BODY = re.compile(r"__[0-9]{1,7}_[0-9]{1,3}\.distcp|[A-Za-z0-9][A-Za-z0-9_-]{0,62}\.bin")
+# The folder, below a generation's own, of what its weights alone are: files and manifests of theirs.
+WEIGHTS = "weights"
 _DIRECTORY = re.compile(r"step-(0|[1-9][0-9]{0,17})\.(0|[1-9][0-9]{0,17})")
 
 
@@ -30,6 +32,10 @@ class Generation:
     def directory(self) -> str:
         """The folder below the job's prefix that holds this generation."""
         return f"step-{self.step}.{self.incarnation}"
+
+    def folder(self, kind: str) -> str:
+        """Where manifests of *kind* (``full`` or ``weights``) lie, below the job's prefix."""
+        return self.directory if kind != WEIGHTS else f"{self.directory}/{WEIGHTS}"
 
     def __str__(self) -> str:
         return f"step {self.step} (incarnation {self.incarnation})"

@@ -41,7 +41,9 @@ async def tear(store: Store, generation: Generation, *, ranks: int = 1, world: i
     """All bodies, but only some manifests: cut off in mid-commit."""
     for rank in range(world):
         made = manifest(generation, rank, world)
-        await put_body(store, PREFIX, generation, made.body, memoryview(body_of(rank)), rank=rank)
+        await put_body(
+            store, PREFIX, generation, made.files[0].name, memoryview(body_of(rank)), rank=rank
+        )
         if rank < ranks:
             await put_manifest(store, PREFIX, made, metadata=METADATA_BYTES)
 

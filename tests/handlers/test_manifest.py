@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from evac.errors import GenerationError
 from evac.generation import Generation
-from evac.manifest import CHUNK, Manifest, chunks
+from evac.manifest import CHUNK, File, Manifest, chunks
 
 plain: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8) | st.floats(allow_nan=False),
@@ -24,11 +24,30 @@ texts = st.text(max_size=12)
 
 
 @st.composite
+def files(draw: st.DrawFn, rank: int, kind: str) -> tuple[File, ...]:
+    names = st.lists(
+        st.sampled_from([f"__{rank}_0.distcp", f"__{rank}_1.distcp", "model.bin"]),
+        min_size=1,
+        unique=True,
+    )
+    weights = draw(names) if kind == "weights" else [f"weights/{n}" for n in draw(names)]
+    weights = weights if draw(st.booleans()) else []
+    rest = draw(names) if kind == "full" else []
+    kinds = [*zip(weights, ["weights"] * 3, strict=False), *zip(rest, ["rest"] * 3, strict=False)]
+    sums = st.integers(0, 2**32 - 1)
+    made = []
+    for name, of in kinds:
+        nbytes = draw(st.integers(0, 5 * CHUNK))
+        crc32c = draw(st.lists(sums, min_size=chunks(nbytes), max_size=chunks(nbytes)))
+        made.append(File(name, nbytes, tuple(crc32c), of, draw(st.booleans())))
+    return tuple(made)
+
+
+@st.composite
 def manifests(draw: st.DrawFn) -> Manifest:
     world = draw(st.integers(1, 9))
     rank = draw(st.integers(0, world - 1))
-    nbytes = draw(st.integers(0, 5 * CHUNK))
-    sums = st.integers(0, 2**32 - 1)
+    kind = draw(st.sampled_from(["full", "weights"]))
     metadata_nbytes = draw(st.integers(0, 9))
     return Manifest(
         job=draw(st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True)),
@@ -37,9 +56,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
         rank=rank,
         world=world,
         layout=draw(texts),
-        body=draw(st.sampled_from([f"__{rank}_0.distcp", "model.bin"])),
-        nbytes=nbytes,
-        crc32c=tuple(draw(st.lists(sums, min_size=chunks(nbytes), max_size=chunks(nbytes)))),
+        files=draw(files(rank, kind)),
         metadata_nbytes=metadata_nbytes,
         metadata_sha256=draw(st.from_regex(r"[0-9a-f]{64}", fullmatch=True))
         if metadata_nbytes
@@ -47,7 +64,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
         items=tuple(draw(st.lists(st.dictionaries(texts, plain, max_size=3), max_size=3))),
         order=draw(texts),
         node=draw(texts),
-        kind=draw(st.sampled_from(["full", "weights"])),
+        kind=kind,
     )
 
 
@@ -91,9 +108,12 @@ def test_nesting_without_end_is_refused() -> None:
             Manifest.decode(deep, where="here")
 
 
+BODY = File("__0_0.distcp", 3, (7,))
+
+
 def resigned(change: Callable[[dict[str, Any]], Any]) -> bytes:
     """A manifest with a right digest, whatever it says: what a hostile writer can make."""
-    made = Manifest("job", "run", Generation(1, 2), 0, 1, "l", "__0_0.distcp", 3, (7,))
+    made = Manifest("job", "run", Generation(1, 2), 0, 1, "l", (BODY,))
     document = json.loads(made.encode())
     del document["digest"]
     change(document)
@@ -108,7 +128,7 @@ def test_a_resigned_manifest_is_read_where_nothing_is_wrong() -> None:
 
 @given(
     name=st.sampled_from([
-        "job", "run", "generation", "rank", "world", "layout", "body", "nbytes", "crc32c",
+        "job", "run", "generation", "rank", "world", "layout", "files",
         "metadata_nbytes", "metadata_sha256", "items", "order", "node", "kind", "schema", "more",
     ]),
     value=plain,
@@ -121,7 +141,7 @@ def test_a_signed_manifest_holds_only_what_its_types_say(name: str, value: Any) 
     assert all(type(n) is int and n >= 0 for n in (there.rank, there.world, there.nbytes))
     assert there.rank < there.world
     assert all(type(t) is str for t in (there.run, there.layout, there.order, there.node))
-    assert "/" not in there.job + there.body
+    assert "/" not in there.job
     assert type(there.generation.step) is int
     assert type(there.generation.incarnation) is int
     assert all(isinstance(item, dict) for item in there.items)
@@ -130,11 +150,10 @@ def test_a_signed_manifest_holds_only_what_its_types_say(name: str, value: Any) 
 @pytest.mark.parametrize(
     "change",
     [
-        {"rank": 1}, {"rank": -1}, {"rank": True}, {"world": 0}, {"nbytes": 5 * CHUNK},
-        {"crc32c": []}, {"crc32c": [-1]}, {"crc32c": "7"}, {"crc32c": {"7": 1}}, {"items": [1]},
-        {"job": "../x"}, {"job": 5}, {"body": "../x.bin"}, {"body": ".metadata"}, {"body": None},
+        {"rank": 1}, {"rank": -1}, {"rank": True}, {"world": 0}, {"items": [1]},
+        {"job": "../x"}, {"job": 5}, {"files": []}, {"files": {}}, {"files": [7]}, {"files": None},
         {"generation": {"incarnation": "1", "step": 2}}, {"generation": {"step": 2}},
-        {"generation": {"incarnation": 1, "step": -2}}, {"generation": 7}, {"schema": 2},
+        {"generation": {"incarnation": 1, "step": -2}}, {"generation": 7}, {"schema": 1}, {"schema": 3}, {"schema": True},
         {"metadata_nbytes": 5}, {"metadata_sha256": "0" * 64}, {"kind": "half"}, {"unknown": 1},
         {"metadata_nbytes": 5, "metadata_sha256": "/" * 64},
     ],
@@ -142,6 +161,65 @@ def test_a_signed_manifest_holds_only_what_its_types_say(name: str, value: Any) 
 def test_a_signed_lie_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(GenerationError):
         Manifest.decode(resigned(lambda document: document.update(change)), where="here")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"nbytes": 5 * CHUNK}, {"nbytes": -1}, {"nbytes": 3.0}, {"nbytes": True}, {"crc32c": []},
+        {"crc32c": [-1]}, {"crc32c": "7"}, {"crc32c": {"7": 1}}, {"name": "../x.bin"}, {"name": None},
+        {"name": ".metadata"}, {"name": "__0.manifest.json"}, {"name": "weights/../x.bin"},
+        {"name": "weights/weights/x.bin"}, {"name": "weights/.metadata"}, {"kind": "half"},
+        {"kind": ["rest"]}, {"kind": "weights"}, {"name": "weights/x.bin"}, {"held": 1}, {"more": 1},
+    ],
+)  # fmt: skip
+def test_a_signed_lie_about_a_file_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(GenerationError):
+        Manifest.decode(resigned(lambda d: d["files"][0].update(change)), where="here")
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        ("full", ["__0_0.distcp", "__0_0.distcp"]),
+        ("full", ["__0_0.distcp", "weights/__0_0.distcp"]),
+        ("weights", ["weights/__0_0.distcp"]),
+    ],
+)
+def test_files_that_no_such_manifest_can_have_are_refused(kind: str, names: list[str]) -> None:
+    def change(document: dict[str, Any]) -> None:
+        kinds = ["weights" if name.startswith("weights/") else "rest" for name in names]
+        first = document["files"][0]
+        named = [{**first, "name": n, "kind": k} for n, k in zip(names, kinds, strict=True)]
+        document.update(kind=kind, files=named)
+
+    with pytest.raises(GenerationError):
+        Manifest.decode(resigned(change), where="here")
+
+
+def test_the_weights_manifest_names_the_weights_and_nothing_else() -> None:
+    weights = File("weights/__0_0.distcp", 5, (9,), "weights")
+    items = ({"name": "w", "offset": 0, "nbytes": 5}, {"name": "m", "offset": 5, "nbytes": 3})
+    made = Manifest("job", "", Generation(1, 2), 0, 1, "l", (weights, BODY), items=items)
+
+    alone = made.of_weights(b"plan")
+
+    assert alone.files == (File("__0_0.distcp", 5, (9,), "weights"),)
+    assert [item["name"] for item in alone.items] == ["w"]
+    assert (alone.kind, alone.metadata_nbytes) == ("weights", 4)
+    assert Manifest.decode(alone.encode(), where="here") == alone
+
+
+@pytest.mark.parametrize("kind", ["full", "weights"])
+def test_a_manifest_of_schema_1_is_read_as_one_file(kind: str) -> None:
+    def change(document: dict[str, Any]) -> None:
+        del document["files"]
+        document.update(schema=1, kind=kind, body="__0_0.distcp", nbytes=3, crc32c=[7])
+
+    there = Manifest.decode(resigned(change), where="here")
+
+    assert there.files == (File("__0_0.distcp", 3, (7,), "rest" if kind == "full" else "weights"),)
+    assert there.kind == kind
 
 
 @given(st.integers(0, 2**50))

@@ -1,17 +1,15 @@
-"""Puts one generation of one unit into a store: bodies, then manifests, then the whole.
+"""Puts one generation of one unit into a store, all of it or its weights alone.
 
-All ranks of the job on this node or none: every body is in place before the first manifest
-makes any of it count.
+All ranks of the job on this node or none; `evac.commit.put_shares` knows in which order.
 """
 
-from asyncio import Task, TaskGroup
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
-from evac.commit import finish, put_body, put_manifest, retain
+from evac.commit import Share, put_shares, retain
 from evac.errors import EvacError, StoreRejected
-from evac.manifest import Manifest
+from evac.manifest import FULL, Manifest
 from evac.store import Owner, Store
 from evacd.facts import Kind
 from evacd.workloads import Part
@@ -78,19 +76,19 @@ class Saver:
         progress: Callable[[int], None] | None = None,
     ) -> Saved | Unsaved:
         """See `Saves`."""
-        if kind != "full":
-            return Unsaved(f"there are no {kind} apart from the rest", for_good=True)
+        if kind == "held":
+            return Unsaved("what survivors hold goes with the rest", for_good=True)
+        shares = [self._share(lane, part, order) for part in parts]
         try:
-            whole = await self._save_in(lane, parts, order, progress)
-        except* EvacError as group:
-            error = _first(group)
-            refused = Unsaved(str(error), isinstance(error, StoreRejected))
-        else:
-            nbytes = sum(part.data.nbytes for part in parts)
-            first = next((part for part in parts if part.rank == 0), None)
-            place = Place(lane, first.prefix, first.owner) if first else None
-            return Saved(lane, nbytes, whole, place)
-        return refused
+            whole = await put_shares(parts[0].prefix, shares, kind=kind, progress=progress)
+        except EvacError as error:
+            return Unsaved(str(error), isinstance(error, StoreRejected))
+        nbytes = sum(
+            file.nbytes for part in parts for file in part.files if kind in (FULL, file.kind)
+        )
+        first = next((part for part in parts if part.rank == 0), None)
+        place = Place(lane, first.prefix, first.owner) if first and kind == FULL else None
+        return Saved(lane, nbytes, whole, place)
 
     async def thin_out(self, place: Place, *, keep: int) -> str:
         """Delete what is older than the newest *keep* generations; why not, or ""."""
@@ -100,58 +98,27 @@ class Saver:
             return str(error)
         return ""
 
-    async def _save_in(
-        self,
-        url: str,
-        parts: Sequence[Part],
-        order: str,
-        progress: Callable[[int], None] | None,
-    ) -> bool:
-        manifests = []
-        for part in parts:
-            store = self._open_store(url, part.owner)
-            # Checksums that the quiet time did not get to are made while the bytes move.
-            async with TaskGroup() as tasks:
-                sums = tasks.create_task(part.checksums())
-                tasks.create_task(
-                    put_body(
-                        store,
-                        part.prefix,
-                        part.generation,
-                        part.body,
-                        part.data,
-                        rank=part.rank,
-                        progress=progress,
-                    )
-                )
-            manifests.append((store, part, self._manifest(part, sums, order)))
-        for store, part, manifest in manifests:
-            await put_manifest(store, part.prefix, manifest, metadata=part.metadata or None)
-        store, part, _ = manifests[0]
-        return await finish(store, part.prefix, part.generation, part.metadata or None)
-
-    def _manifest(self, part: Part, sums: Task[tuple[int, ...]], order: str) -> Manifest:
-        return Manifest(
+    def _share(self, url: str, part: Part, order: str) -> Share:
+        manifest = Manifest(
             job=part.job,
             run=part.run,
             generation=part.generation,
             rank=part.rank,
             world=part.world,
             layout=part.layout,
-            body=part.body,
-            nbytes=part.data.nbytes,
-            crc32c=sums.result(),
+            files=(),
             metadata_nbytes=len(part.metadata),
             metadata_sha256=sha256(part.metadata).hexdigest() if part.metadata else "",
             items=part.items,
             order=order,
             node=self._node,
         )
-
-
-def _first(group: BaseExceptionGroup[EvacError]) -> BaseException:
-    """The first error in a group, however deep."""
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
+        return Share(
+            store=self._open_store(url, part.owner),
+            manifest=manifest,
+            body=part.data,
+            files=part.files,
+            metadata=part.metadata,
+            weights_metadata=part.weights_metadata,
+            sums=part.checksums,
+        )

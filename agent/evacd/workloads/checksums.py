@@ -10,23 +10,32 @@ from collections.abc import Callable
 
 from crc32c import crc32c
 
-from evac.manifest import CHUNK, chunks
+from evac.manifest import CHUNK
 from evac.segment import PAGE
 from evacd.workloads.memory import Region
 
 
 class Sums:
-    """The checksums of one generation's body, per 4 MiB. Any thread may call.
+    """The checksums of one generation's files, per 4 MiB. Any thread may call.
 
     Args:
         region: Whoever gives it keeps it until the last step has ended.
-        nbytes: Of the body, which starts after the header page.
+        files: Bytes of each file; they follow each other, the first starts after the header page.
     """
 
-    def __init__(self, region: Region, nbytes: int) -> None:
+    def __init__(self, region: Region, *files: int) -> None:
         self._region = region
-        self._nbytes = nbytes
-        self._found: list[int | None] = [None] * chunks(nbytes)
+        self._chunks: list[tuple[int, int]] = []
+        self._files: list[range] = []
+        start = PAGE
+        for nbytes in files:
+            first = len(self._chunks)
+            self._chunks += [
+                (start + at, min(CHUNK, nbytes - at)) for at in range(0, nbytes, CHUNK)
+            ]
+            self._files.append(range(first, len(self._chunks)))
+            start += nbytes
+        self._found: list[int | None] = [None] * len(self._chunks)
         self._next = 0
         self._cancelled = False
 
@@ -60,20 +69,28 @@ class Sums:
         return False
 
     async def all(self) -> tuple[int, ...]:
-        """All of them; what is missing is summed in a thread, now."""
-        if self.ready < self.total:
-            await asyncio.to_thread(self._finish)
-        return tuple(one for one in self._found if one is not None)
+        """Those of all files, one after the other."""
+        return tuple([one for file in range(len(self._files)) for one in await self.of(file)])
 
-    def _finish(self) -> None:
-        for index, one in enumerate(self._found):
-            if one is None:
+    async def of(self, file: int) -> tuple[int, ...]:
+        """All of one file's; what is missing is summed in a thread, now.
+
+        Args:
+            file: Its place among the files.
+        """
+        wanted = self._files[file]
+        if any(self._found[index] is None for index in wanted):
+            await asyncio.to_thread(self._finish, wanted)
+        return tuple(one for index in wanted if (one := self._found[index]) is not None)
+
+    def _finish(self, wanted: range) -> None:
+        for index in wanted:
+            if self._found[index] is None:
                 self._found[index] = self._sum(index)
-        self._next = len(self._found)
 
     def _sum(self, index: int) -> int:
-        length = min(CHUNK, self._nbytes - index * CHUNK)
-        with self._region.view(PAGE + index * CHUNK, length) as chunk:
+        offset, nbytes = self._chunks[index]
+        with self._region.view(offset, nbytes) as chunk:
             return crc32c(chunk)
 
 

@@ -12,15 +12,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from evac.errors import SegmentError
-from evac.generation import Generation
-from evac.segment import HEADER_BYTES, Header, SlotState
+from evac.generation import WEIGHTS, Generation
+from evac.segment import HEADER_BYTES, MOST_FILES, BodyFile, Header, SlotState, check_files
 
 MAX_DESCRIPTOR = 64 * 1024 * 1024
 MAX_METADATA = 64 * 1024 * 1024
 MAX_ITEMS = 1 << 18
 # Parsed piece by piece: json holds the GIL, and one large document would freeze the loop.
 _PIECE = 1 << 18
+_HEAD = 1 << 14
 _LEVELS = 8
+_SHAPE = 'descriptor is not {"files": ..., "weights_metadata_nbytes": ..., "items": [...]}'
 _SPACE = " \t\r\n"
 
 
@@ -29,14 +31,38 @@ class Inspection:
     """What lies in a slot, checked.
 
     Attributes:
+        files: That the body consists of; none where it is one, of the name that was reserved.
         items: The descriptor's ``items``: mappings with ``name``, ``offset``, ``nbytes``.
+        metadata: The bytes of `.metadata`.
+        weights_metadata: Those of the weights' own.
         digest: Of descriptor and metadata, so that the next generation need not parse again.
     """
 
     body_nbytes: int
+    files: tuple[BodyFile, ...]
     items: tuple[Mapping[str, Any], ...]
     metadata: bytes
+    weights_metadata: bytes
     digest: bytes
+
+    @property
+    def weights_nbytes(self) -> int | None:
+        """Of the body; None where weights do not lie apart from the rest."""
+        weights = [file.nbytes for file in self.files if file.kind == WEIGHTS]
+        return sum(weights) if weights or self.weights_metadata else None
+
+
+@dataclass(frozen=True)
+class Description:
+    """A descriptor, checked.
+
+    Attributes:
+        weights_metadata_nbytes: How much at the end of the metadata is the weights' own.
+    """
+
+    files: tuple[BodyFile, ...] = ()
+    weights_metadata_nbytes: int = 0
+    items: tuple[Mapping[str, Any], ...] = ()
 
 
 def inspect(
@@ -72,30 +98,84 @@ def inspect(
     sums.update(metadata)
     if known is not None and known.digest == sums.digest():
         return known
-    items = parse_items(descriptor, body_nbytes=header.body_nbytes)
-    return Inspection(header.body_nbytes, items, metadata, sums.digest())
+    found = parse(descriptor, body_nbytes=header.body_nbytes)
+    if found.weights_metadata_nbytes > len(metadata):
+        raise SegmentError(
+            f"the weights' metadata is {found.weights_metadata_nbytes} bytes of {len(metadata)}"
+        )
+    end = len(metadata) - found.weights_metadata_nbytes
+    return Inspection(
+        header.body_nbytes,
+        found.files,
+        found.items,
+        metadata[:end],
+        metadata[end:],
+        sums.digest(),
+    )
 
 
-def parse_items(descriptor: bytes, *, body_nbytes: int) -> tuple[Mapping[str, Any], ...]:
-    """The items of a descriptor ``{"items": [{"name", "offset", "nbytes", ...}, ...]}``.
+def parse(descriptor: bytes, *, body_nbytes: int) -> Description:
+    """Read ``{"files": [...], "weights_metadata_nbytes": ..., "items": [...]}``.
 
-    "items" is the first and only field; an empty descriptor has no items. No item may be
-    larger than 256 KiB or nest deeper than 8 levels.
+    In this order, and with no other field; all but the items may be left out. An empty descriptor
+    says nothing. No item may be larger than 256 KiB or nest deeper than 8 levels.
 
     Raises:
-        SegmentError: Not of that shape, or an item leaves the body.
+        SegmentError: Not of that shape, the files are not the body, or an item leaves it.
     """
     if not descriptor:
-        return ()
+        return Description()
     try:
         text = descriptor.decode()
     except UnicodeDecodeError as error:
         raise SegmentError("descriptor is not UTF-8") from error
-    at = 0
-    for token in ("{", '"items"', ":", "["):
+    at = _expect(text, 0, "{")
+    files: tuple[BodyFile, ...] = ()
+    weights_metadata_nbytes = 0
+    if _is_next(text, at, '"files"'):
+        value, at = _value(text, _expect(text, _expect(text, at, '"files"'), ":"))
+        files = _files(value)
+        check_files(files, body_nbytes=body_nbytes)
+        at = _expect(text, at, ",")
+    if _is_next(text, at, '"weights_metadata_nbytes"'):
+        at = _expect(text, _expect(text, at, '"weights_metadata_nbytes"'), ":")
+        value, at = _value(text, at)
+        if type(value) is not int or value < 1:
+            raise SegmentError("descriptor: weights_metadata_nbytes must be a number > 0")
+        weights_metadata_nbytes, at = value, _expect(text, at, ",")
+    for token in ('"items"', ":", "["):
         at = _expect(text, at, token)
+    return Description(files, weights_metadata_nbytes, _items(text, at, body_nbytes))
+
+
+def _value(text: str, at: int) -> tuple[object, int]:
+    """One JSON value that is short, and where it ends."""
+    piece = text[_skip(text, at) :][:_HEAD]
+    try:
+        value, end = _DECODER.raw_decode(piece)
+    except (ValueError, RecursionError) as error:
+        raise SegmentError(_SHAPE) from error
+    return value, _skip(text, at) + end
+
+
+def _files(value: object) -> tuple[BodyFile, ...]:
+    if not isinstance(value, list) or len(value) > MOST_FILES:
+        raise SegmentError(f"descriptor: files must be a list of at most {MOST_FILES}")
+    return tuple(_file(one, index) for index, one in enumerate(value))
+
+
+def _file(value: object, index: int) -> BodyFile:
+    types = {"name": str, "offset": int, "nbytes": int, "kind": str, "held": bool}
+    if not isinstance(value, dict) or value.keys() != types.keys():
+        raise SegmentError(f"descriptor file {index} is not {', '.join(types)}")
+    if any(type(value[key]) is not kind for key, kind in types.items()):
+        raise SegmentError(f"descriptor file {index} holds something of another type")
+    return BodyFile(**value)
+
+
+def _items(text: str, at: int, body_nbytes: int) -> tuple[Mapping[str, Any], ...]:
+    """What follows the bracket at *at*, up to the descriptor's end."""
     items: list[Mapping[str, Any]] = []
-    decoder = json.JSONDecoder(parse_constant=_no_number, parse_float=_finite)
     piece, piece_at = "", 0
     at = _skip(text, at)
     while text[at : at + 1] != "]":
@@ -104,11 +184,11 @@ def parse_items(descriptor: bytes, *, body_nbytes: int) -> tuple[Mapping[str, An
         if at - piece_at + _PIECE // 2 > len(piece) and piece_at + len(piece) < len(text):
             piece, piece_at = text[at : at + _PIECE], at
         try:
-            item, end = decoder.raw_decode(piece, at - piece_at)
+            item, end = _DECODER.raw_decode(piece, at - piece_at)
         except (ValueError, RecursionError):
             piece, piece_at = text[at : at + _PIECE], at
             try:
-                item, end = decoder.raw_decode(piece, 0)
+                item, end = _DECODER.raw_decode(piece, 0)
             except (ValueError, RecursionError) as error:
                 raise SegmentError(f"descriptor item {len(items)} is no JSON object") from error
         items.append(_checked(item, len(items), body_nbytes))
@@ -153,10 +233,17 @@ def _no_number(text: str) -> float:
     raise ValueError(text)
 
 
+_DECODER = json.JSONDecoder(parse_constant=_no_number, parse_float=_finite)
+
+
+def _is_next(text: str, at: int, token: str) -> bool:
+    return text.startswith(token, _skip(text, at))
+
+
 def _expect(text: str, at: int, token: str) -> int:
     at = _skip(text, at)
     if not text.startswith(token, at):
-        raise SegmentError('descriptor is not {"items": [...]}')
+        raise SegmentError(_SHAPE)
     return at + len(token)
 
 

@@ -4,7 +4,7 @@ Pure state: no fds, no clock. The roster changes these records; here is only wha
 read off them, above all which generations every rank of the job has in common.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -56,6 +56,8 @@ class Slot:
         key: Unique in the life of the daemon.
         number: What the owner calls it.
         nbytes: Whole pages.
+        weights_nbytes: Of the body; None where weights do not lie apart from the rest.
+        held_nbytes: Of the body, what other nodes hold, too.
         holds: Who reads or fills it just now; above 0 its memory stays.
         condemned: Nobody's any more: gone as soon as nobody holds it.
     """
@@ -69,6 +71,8 @@ class Slot:
     state: SlotState = SlotState.FILLING
     generation: Generation | None = None
     body_nbytes: int = 0
+    weights_nbytes: int | None = None
+    held_nbytes: int = 0
     holds: int = 0
     condemned: bool = False
 
@@ -198,9 +202,10 @@ class Job:
         """The job as the planner sees it."""
         needs = [m.need_seconds for m in self.members if m.mode is Mode.CALLBACK]
         fresh = [
-            Candidate(generation, sum(slot.body_nbytes for slot in parts.values()))
+            candidate
             for generation, parts in self.common()
             if not self.is_durable(generation)
+            for candidate in _candidates(generation, parts.values())
         ]
         return Unit(
             name=self.name,
@@ -229,6 +234,19 @@ class Job:
             return "the ranks disagree about run, world or layout of what they staged"
         told = [f"rank {rank}: {_some([str(s) for s in have[rank]])}" for rank in ranks]
         return f"no step is complete on all ranks ({_some(told, '; ')})"
+
+
+def _candidates(generation: Generation, parts: Iterable[Slot]) -> Iterator[Candidate]:
+    """All of a generation, and its weights where they lie apart in every part of it."""
+    weights = 0
+    apart, nbytes = True, 0
+    for slot in parts:
+        nbytes += slot.body_nbytes
+        apart &= slot.weights_nbytes is not None
+        weights += slot.weights_nbytes or 0
+    yield Candidate(generation, nbytes)
+    if apart:
+        yield Candidate(generation, weights, "weights")
 
 
 def _some(words: list[str], between: str = ", ") -> str:

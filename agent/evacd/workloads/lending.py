@@ -8,6 +8,7 @@ import asyncio
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import asdict
 
 import structlog
 
@@ -121,6 +122,7 @@ class Lending:
 
     async def _told(self, number: int, slot: Slot) -> dict[str, object]:
         generation, shape = slot.generation, slot.shape
+        found = self._staging.found(slot)
         assert generation is not None
         return {
             "slot": number,
@@ -132,6 +134,8 @@ class Lending:
             "layout": shape.layout,
             "body": shape.body,
             "body_nbytes": slot.body_nbytes,
+            "files": [asdict(one) for one in found.files],
+            "weights_metadata_nbytes": len(found.weights_metadata),
             "crc32c": await self._sums(slot),
         }
 

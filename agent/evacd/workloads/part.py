@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from evac.generation import Generation
+from evac.segment import BodyFile
 from evac.store import Owner
 from evacd.workloads.checksums import Sums
 
@@ -15,11 +16,14 @@ class Part:
     Attributes:
         unit: ``<owner>/<job>``, and so is `prefix`: where it goes in each store.
         owner: Whose files they become.
-        body: File name of the body.
+        body: Its file name, where it is one file.
         data: The body: read-only, page-aligned, in the workload's own memory, which may
             still write there. Trust `checksums`, not these bytes.
         items: What the body holds; for the manifest.
         metadata: Bytes of DCP's `.metadata`; empty where the body is no DCP file.
+        parts: The files that the body consists of, where the workload named some.
+        weights_metadata: Those of the `.metadata` of the weights alone; empty where they do not
+            lie apart.
     """
 
     unit: str
@@ -36,10 +40,17 @@ class Part:
     items: tuple[Mapping[str, object], ...]
     metadata: bytes
     sums: Sums = field(repr=False)
+    parts: tuple[BodyFile, ...] = ()
+    weights_metadata: bytes = b""
 
-    async def checksums(self) -> tuple[int, ...]:
-        """CRC-32C of each 4 MiB of `data`, as it was soon after staging.
+    @property
+    def files(self) -> tuple[BodyFile, ...]:
+        """What the body consists of."""
+        return self.parts or (BodyFile(self.body, 0, self.data.nbytes),)
+
+    async def checksums(self, file: int = 0) -> tuple[int, ...]:
+        """CRC-32C of each 4 MiB of one of `files`, by its place, as it was soon after staging.
 
         What is not summed yet is summed in a thread; the answer is complete.
         """
-        return await self.sums.all()
+        return await (self.sums.of(file) if self.parts else self.sums.all())

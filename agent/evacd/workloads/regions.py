@@ -67,11 +67,15 @@ class Regions:
         """The memory of a slot of before."""
         self._regions[slot.key] = region
 
-    def sum(self, slot: Slot) -> None:
-        """Begin with the checksums of what was just staged in *slot*."""
+    def sum(self, slot: Slot, files: Iterable[int]) -> None:
+        """Begin with the checksums of what was just staged in *slot*.
+
+        Args:
+            files: Bytes of each file that its body consists of.
+        """
         self.forget_sums(slot)
         region = self._regions[slot.key].keep()
-        sums = self._sums[slot.key] = Sums(region, slot.body_nbytes)
+        sums = self._sums[slot.key] = Sums(region, *files)
         self._summer.add(sums, finished=lambda: self._let_go(region))
 
     def forget_sums(self, slot: Slot) -> None:

@@ -116,6 +116,14 @@ class Staging:
         if slot is not None and slot.state is SlotState.FREE:
             self.note(slot)
 
+    def found(self, slot: Slot) -> Inspection:
+        """What was found in a complete slot.
+
+        Raises:
+            KeyError: It is none.
+        """
+        return self._found[slot.key]
+
     def note(self, slot: Slot) -> None:
         """Write down for the next daemon what a slot is now, where it has its memory."""
         with contextlib.suppress(KeyError):
@@ -249,9 +257,16 @@ class Staging:
         self, slot: Slot, generation: Generation, found: Inspection, *, supersedes: bool = True
     ) -> None:
         """The slot holds a whole generation, and is the daemon's; see `Roster.staged`."""
-        self._roster.staged(slot, generation, body_nbytes=found.body_nbytes, supersedes=supersedes)
+        self._roster.staged(
+            slot,
+            generation,
+            body_nbytes=found.body_nbytes,
+            weights_nbytes=found.weights_nbytes,
+            held_nbytes=sum(file.nbytes for file in found.files if file.held),
+            supersedes=supersedes,
+        )
         self._known[slot.owner.id] = self._found[slot.key] = found
-        self.regions.sum(slot)
+        self.regions.sum(slot, [one.nbytes for one in found.files] or [found.body_nbytes])
         self.note(slot)
 
     def _part(self, unit: str, slot: Slot, generation: Generation) -> Part:
@@ -270,8 +285,10 @@ class Staging:
             owner=Owner(uid=owner.process.uid, gid=owner.process.gid),
             body=shape.body,
             layout=shape.layout,
+            parts=found.files,
             data=region.view(PAGE, slot.body_nbytes),
             items=found.items,
             metadata=found.metadata,
+            weights_metadata=found.weights_metadata,
             sums=sums,
         )

@@ -1,5 +1,8 @@
 """What a listing and its manifests amount to: is this generation whole?
 
+A generation's weights have manifests of their own, in a folder of their own, and are judged like a
+generation by themselves; nothing there says anything of the whole.
+
 Pure: names, sizes and decoded manifests in, a verdict out. Nothing is believed that is not
 named by manifests which all agree, so files of anybody else never help to make a
 generation whole, and never stand in its way.
@@ -11,17 +14,18 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from evac.errors import GenerationError
-from evac.generation import BODY, METADATA, Generation
-from evac.manifest import Manifest
+from evac.generation import METADATA, WEIGHTS, Generation
+from evac.manifest import FULL, Manifest, is_file_name
 from evac.store import Entry
 
 _MANIFEST = re.compile(r"__(0|[1-9][0-9]{0,6})\.manifest\.json")
 # Says where manifests of one generation may not differ, and in which order to complain.
 _SHARED = (
-    "job", "run", "world", "layout", "metadata_sha256", "metadata_nbytes", "kind",
+    "job", "run", "world", "layout", "metadata_sha256", "metadata_nbytes",
 )  # fmt: skip
 # Eighteen digits, as in a generation's name.
 CLAIM = re.compile(r"incarnation-(0|[1-9][0-9]{0,17})\.json")
+_WEIGHTS = f"{WEIGHTS}/"
 _PENDING = re.compile(r"\.metadata-[0-9a-f]{64}\.pending")
 
 
@@ -41,7 +45,7 @@ class GenerationStatus:
     Attributes:
         state: COMPLETE can be restored; FINISHABLE lacks only `.metadata`, whose bytes are
             there; TORN lacks something: cut off, or still in flight; MIXED holds parts that don't belong together.
-        kind: ``full`` or ``weights``; "" where no manifest says.
+        kind: ``full``, or ``weights`` for those alone; "" where no manifest says.
         world: Number of ranks; 0 where no manifest says.
         ranks: Those whose manifest is there and sound.
         nbytes: Of all files of this generation that are ours.
@@ -69,20 +73,34 @@ def manifest_rank(name: str) -> int | None:
 
 
 def is_ours(name: str) -> bool:
-    """Whether a file in a generation's folder has a name that we give."""
+    """Whether a file in a generation's folder has a name that we give; ``weights/x`` for its weights'."""
+    plain = name.removeprefix(_WEIGHTS)
     return (
-        name == METADATA
-        or any(pattern.fullmatch(name) for pattern in (_MANIFEST, _PENDING, BODY))
+        plain == METADATA
+        or any(pattern.fullmatch(plain) for pattern in (_MANIFEST, _PENDING))
+        or is_file_name(name)
     )  # fmt: skip
 
 
+def of_weights(files: Mapping[str, int]) -> dict[str, int]:
+    """Of the files in a generation's folder those in its weights' folder, by their names there."""
+    return {
+        name.removeprefix(_WEIGHTS): nbytes
+        for name, nbytes in files.items()
+        if name.startswith(_WEIGHTS)
+    }
+
+
 def by_generation(prefix: str, entries: Iterable[Entry]) -> dict[Generation, dict[str, int]]:
-    """File names and sizes per generation of one job, newest first; other files left out."""
+    """File names and sizes per generation of one job, newest first; other files left out.
+
+    Names in a generation's folder, and ``weights/<name>`` for those in its weights' folder.
+    """
     found: dict[Generation, dict[str, int]] = {}
     for entry in entries:
         folder, _, name = entry.key.removeprefix(f"{prefix}/").partition("/")
         generation = Generation.parse(folder)
-        if generation is not None and name and "/" not in name:
+        if generation is not None and name and "/" not in name.removeprefix(_WEIGHTS):
             found.setdefault(generation, {})[name] = entry.nbytes
     return dict(sorted(found.items(), reverse=True))
 
@@ -91,20 +109,22 @@ def judge(
     generation: Generation,
     files: Mapping[str, int],
     manifests: Mapping[int, Manifest | GenerationError],
+    kind: str = FULL,
 ) -> GenerationStatus:
-    """Decide what a generation is.
+    """Decide what a generation, or its weights alone, amounts to.
 
     Args:
-        files: Names and sizes of what lies in its folder.
+        files: Names and sizes of what lies in its folder, or in its weights' folder.
         manifests: By the rank in the file's name, what decoding it gave.
+        kind: ``full``, or ``weights`` to judge these.
     """
     sound = {rank: m for rank, m in sorted(manifests.items()) if isinstance(m, Manifest)}
-    state, reason = _judge(generation, files, sound, manifests)
+    state, reason = _judge(generation, files, sound, manifests, kind)
     first = next(iter(sound.values()), None)
     return GenerationStatus(
         generation=generation,
         state=state,
-        kind=first.kind if first else "",
+        kind=kind if first or kind != FULL else "",
         world=first.world if first else 0,
         ranks=tuple(sound),
         nbytes=sum(nbytes for name, nbytes in files.items() if is_ours(name)),
@@ -117,6 +137,7 @@ def _judge(
     files: Mapping[str, int],
     sound: Mapping[int, Manifest],
     manifests: Mapping[int, Manifest | GenerationError],
+    kind: str,
 ) -> tuple[State, str]:
     broken = [(r, m.reason) for r, m in sorted(manifests.items()) if isinstance(m, GenerationError)]
     if not sound:
@@ -125,7 +146,7 @@ def _judge(
             if broken
             else "no manifest: still in flight, or its writer died"
         )
-    mixed = _mixed(generation, sound)
+    mixed = _mixed(generation, sound, kind)
     if mixed:
         return State.MIXED, mixed
     world = next(iter(sound.values())).world
@@ -137,11 +158,12 @@ def _judge(
         absent = (rank for rank in range(world) if rank not in sound)
         return State.TORN, f"no manifest of {_ranks(absent, missing)}"
     for rank, manifest in sound.items():
-        nbytes = files.get(manifest.body)
-        if nbytes is None:
-            return State.TORN, f"body of rank {rank} is missing: {manifest.body}"
-        if nbytes != manifest.nbytes:
-            return State.TORN, f"body of rank {rank} has {nbytes} of {manifest.nbytes} bytes"
+        for one in manifest.files:
+            nbytes = files.get(one.name)
+            if nbytes is None:
+                return State.TORN, f"a file of rank {rank} is missing: {one.name}"
+            if nbytes != one.nbytes:
+                return State.TORN, f"{one.name} of rank {rank} has {nbytes} of {one.nbytes} bytes"
     return _metadata(files, sound[0])
 
 
@@ -159,22 +181,25 @@ def _metadata(files: Mapping[str, int], manifest: Manifest) -> tuple[State, str]
     return State.TORN, f"lacks only {METADATA}, and nobody has left its bytes here"
 
 
-def _mixed(generation: Generation, sound: Mapping[int, Manifest]) -> str:
+def _mixed(generation: Generation, sound: Mapping[int, Manifest], kind: str) -> str:
     """Why these manifests cannot be parts of one generation; "" where they can."""
     first_rank, first = next(iter(sound.items()))
-    bodies: dict[str, int] = {}
+    named: dict[str, int] = {}
     for rank, manifest in sound.items():
         if manifest.rank != rank:
             return f"manifest of rank {manifest.rank} lies under the name of rank {rank}"
         if manifest.generation != generation:
             return f"manifest of rank {rank} belongs to {manifest.generation}"
+        if manifest.kind != kind:
+            return f"manifest of rank {rank} is of kind {manifest.kind}, where {kind} belongs"
         for name in _SHARED:
             ours, theirs = getattr(first, name), getattr(manifest, name)
             if ours != theirs:
                 return f"{name} differs: {ours!r} on rank {first_rank}, {theirs!r} on rank {rank}"
-        if manifest.body in bodies:
-            return f"ranks {bodies[manifest.body]} and {rank} name one body: {manifest.body}"
-        bodies[manifest.body] = rank
+        for one in manifest.files:
+            if one.name in named:
+                return f"ranks {named[one.name]} and {rank} name one file: {one.name}"
+            named[one.name] = rank
     return ""
 
 
@@ -190,7 +215,7 @@ def expendable(statuses: Sequence[GenerationStatus], *, keep: int) -> tuple[Gene
 
     Whatever is newer than the newest complete one may still be in flight and stays; the
     *keep* newest complete ones stay; of the rest, complete or torn, nothing is needed.
-    Weights without their optimizer count as no complete generation.
+    Weights alone count as no complete generation, and stay while they are newer than one.
 
     Args:
         keep: At least 1.
@@ -207,5 +232,5 @@ def expendable(statuses: Sequence[GenerationStatus], *, keep: int) -> tuple[Gene
     if not whole:
         return ()
     kept = set(whole[:keep])
-    old = (s.generation for s in statuses if s.generation < whole[0] and s.generation not in kept)
+    old = {s.generation for s in statuses if s.generation < whole[0] and s.generation not in kept}
     return tuple(sorted(old))

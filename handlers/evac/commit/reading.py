@@ -13,12 +13,13 @@ from evac.commit.judge import (
     is_ours,
     judge,
     manifest_rank,
+    of_weights,
     pending_name,
 )
 from evac.errors import GenerationError, StoreMissing
-from evac.generation import MARKER, METADATA, Generation
+from evac.generation import MARKER, METADATA, WEIGHTS, Generation
 from evac.groups import one_error
-from evac.manifest import Manifest
+from evac.manifest import FULL, Manifest
 from evac.store import Store
 
 # Requests on their way at once: enough to hide an object store's latency.
@@ -27,29 +28,31 @@ WINDOW = 32
 
 @dataclass(frozen=True)
 class Loaded:
-    """A generation as it was found.
+    """A generation, or its weights alone, as it was found.
 
     Attributes:
+        folder: Its key in the store.
         files: Names and sizes of all that lies in its folder.
         manifests: The sound ones, by rank.
         lacks_only_metadata: It is complete, or would be with `.metadata`.
     """
 
     status: GenerationStatus
+    folder: str
     files: Mapping[str, int]
     manifests: Mapping[int, Manifest]
     lacks_only_metadata: bool
 
 
-async def load(store: Store, prefix: str, generation: Generation) -> Loaded:
-    """List one generation's folder, read its manifests and judge it."""
-    entries = await store.list(f"{prefix}/{generation.directory}")
+async def load(store: Store, prefix: str, generation: Generation, kind: str = FULL) -> Loaded:
+    """List the folder of one generation, or of its weights, read the manifests and judge them."""
+    entries = await store.list(f"{prefix}/{generation.folder(kind)}")
     files = by_generation(prefix, entries).get(generation, {})
-    return await _load(store, prefix, generation, files)
+    return await _load(store, prefix, generation, files, kind)
 
 
 async def survey(store: Store, prefix: str) -> tuple[GenerationStatus, ...]:
-    """Every generation of a job, newest first."""
+    """Every generation of a job, newest first; then its weights, where these are all it has."""
     return tuple([loaded.status async for loaded in _newest_first(store, prefix, below=None)])
 
 
@@ -62,7 +65,7 @@ async def newest_complete(
 
     Args:
         below: Only older ones: where the newest turned out to be corrupt.
-        kind: ``full``, or ``weights`` for one that holds only these.
+        kind: ``full``, or ``weights`` for one of which only these are whole.
     """
     async for loaded in _newest_first(store, prefix, below=below):
         status = loaded.status
@@ -93,9 +96,10 @@ async def jobs(store: Store) -> tuple[str, ...]:
     """The prefixes under which generations lie, sorted."""
     found: set[str] = set()
     for entry in await store.list(""):
-        *prefix, folder, name = ("", *entry.key.split("/"))
-        if len(prefix) > 1 and Generation.parse(folder) is not None and is_ours(name):
-            found.add("/".join(prefix[1:]))
+        above, _, name = entry.key.rpartition("/")
+        prefix, _, folder = above.removesuffix(f"/{WEIGHTS}").rpartition("/")
+        if prefix and Generation.parse(folder) is not None and is_ours(name):
+            found.add(prefix)
     return tuple(sorted(found))
 
 
@@ -117,23 +121,37 @@ async def _newest_first(
     store: Store, prefix: str, *, below: Generation | None
 ) -> AsyncIterator[Loaded]:
     for generation, files in by_generation(prefix, await store.list(prefix)).items():
-        if below is None or generation < below:
-            yield await _load(store, prefix, generation, files)
+        if below is not None and generation >= below:
+            continue
+        weights = any(manifest_rank(name) is not None for name in of_weights(files))
+        whole = False
+        if not weights or not files.keys() <= {f"{WEIGHTS}/{name}" for name in of_weights(files)}:
+            full = await _load(store, prefix, generation, files, FULL)
+            whole = full.status.state in (State.COMPLETE, State.FINISHABLE)
+            yield full
+        if weights and not whole:
+            yield await _load(store, prefix, generation, files, WEIGHTS)
 
 
 async def _load(
-    store: Store, prefix: str, generation: Generation, files: Mapping[str, int]
+    store: Store, prefix: str, generation: Generation, files: Mapping[str, int], kind: str
 ) -> Loaded:
-    folder = f"{prefix}/{generation.directory}"
+    """Judge what lies there.
+
+    Args:
+        files: In the generation's own folder, whichever *kind* is asked for.
+    """
+    folder = f"{prefix}/{generation.folder(kind)}"
+    files = of_weights(files) if kind == WEIGHTS else files
     manifests = await _manifests(store, folder, files)
-    status = judge(generation, files, manifests)
+    status = judge(generation, files, manifests, kind)
     sound = {rank: m for rank, m in manifests.items() if isinstance(m, Manifest)}
     whole = status.state in (State.COMPLETE, State.FINISHABLE)
     if not whole and METADATA not in files and 0 in sound:
         # Judge it as if the bytes had been left.
         left = {**files, pending_name(sound[0].metadata_sha256): sound[0].metadata_nbytes}
-        whole = judge(generation, left, manifests).state is State.FINISHABLE
-    return Loaded(status, files, sound, lacks_only_metadata=whole)
+        whole = judge(generation, left, manifests, kind).state is State.FINISHABLE
+    return Loaded(status, folder, files, sound, lacks_only_metadata=whole)
 
 
 async def _manifests(

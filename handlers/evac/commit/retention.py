@@ -2,7 +2,7 @@
 
 from evac.commit.judge import expendable, is_ours, manifest_rank
 from evac.commit.reading import survey
-from evac.generation import METADATA, Generation
+from evac.generation import METADATA, WEIGHTS, Generation
 from evac.store import Store
 
 
@@ -18,14 +18,16 @@ async def retain(store: Store, prefix: str, *, keep: int) -> tuple[Generation, .
     doomed = expendable(await survey(store, prefix), keep=keep)
     for generation in doomed:
         entries = await store.list(f"{prefix}/{generation.directory}")
-        names = [entry.key.rpartition("/")[2] for entry in entries]
+        folder = f"{prefix}/{generation.directory}"
+        names = [entry.key.removeprefix(f"{folder}/") for entry in entries]
         for name in sorted(filter(is_ours, names), key=_turn):
-            await store.delete(f"{prefix}/{generation.directory}/{name}")
+            await store.delete(f"{folder}/{name}")
     return doomed
 
 
 def _turn(name: str) -> int:
-    """Whatever could finish it, then `.metadata`, manifests, bodies."""
+    """Whatever could finish it, then `.metadata`, manifests, bodies; its weights' alike."""
+    name = name.removeprefix(f"{WEIGHTS}/")
     if name == METADATA:
         return 1
     if name.startswith(METADATA):

@@ -12,7 +12,7 @@ from evac.commit.judge import State
 from evac.commit.reading import load
 from evac.errors import StoreError
 from evac.generation import METADATA, Generation, manifest_name
-from evac.manifest import CHUNK, Manifest
+from evac.manifest import CHUNK, FULL, File
 from evac.store import Store
 from evac.store.threads import in_thread
 
@@ -39,17 +39,19 @@ async def verify(
     prefix: str,
     generation: Generation,
     *,
+    kind: str = FULL,
     ranks: Iterable[int] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> tuple[Problem, ...]:
     """Check every byte of a generation; nothing to report means that it can be trusted.
 
     Args:
+        kind: ``weights`` to check these alone.
         ranks: Only these ranks' bodies; all by default.
         progress: Called with the number of further bytes checked.
     """
-    loaded = await load(store, prefix, generation)
-    folder = f"{prefix}/{generation.directory}"
+    loaded = await load(store, prefix, generation, kind)
+    folder = loaded.folder
     problems: list[Problem] = []
     if loaded.status.state is not State.COMPLETE:
         problems.append(Problem(folder, f"{loaded.status.state}: {loaded.status.reason}"))
@@ -60,11 +62,11 @@ async def verify(
     ]
     window = asyncio.Semaphore(BODIES)
 
-    async def check(manifest: Manifest) -> None:
-        key = f"{folder}/{manifest.body}"
+    async def check(file: File) -> None:
+        key = f"{folder}/{file.name}"
         async with window:
             try:
-                reason = await _check_body(store, key, manifest, progress)
+                reason = await _check_file(store, key, file, progress)
             except StoreError as error:
                 reason = error.reason
         if reason:
@@ -72,7 +74,8 @@ async def verify(
 
     async with asyncio.TaskGroup() as tasks:
         for rank in sorted(wanted & set(loaded.manifests)):
-            tasks.create_task(check(loaded.manifests[rank]))
+            for file in loaded.manifests[rank].files:
+                tasks.create_task(check(file))
     if METADATA in loaded.files and loaded.manifests:
         one = next(iter(loaded.manifests.values()))
         there = await store.get(f"{folder}/{METADATA}") if one.metadata_nbytes else b""
@@ -85,20 +88,20 @@ def _sums(data: memoryview, _: Event) -> tuple[int, ...]:
     return chunk_sums(data)  # 16 MiB at most: over before anybody could ask it to stop
 
 
-async def _check_body(
-    store: Store, key: str, manifest: Manifest, progress: Callable[[int], None] | None
+async def _check_file(
+    store: Store, key: str, file: File, progress: Callable[[int], None] | None
 ) -> str:
-    buffer = bytearray(min(BUFFER, manifest.nbytes))
+    buffer = bytearray(min(BUFFER, file.nbytes))
     bad: list[int] = []
-    for start in range(0, manifest.nbytes, BUFFER):
-        wanted = min(BUFFER, manifest.nbytes - start)
+    for start in range(0, file.nbytes, BUFFER):
+        wanted = min(BUFFER, file.nbytes - start)
         with memoryview(buffer)[:wanted] as into:
             got = await store.read(key, start, into)
             if got < wanted:
-                return f"ends at byte {start + got} of {manifest.nbytes}"
+                return f"ends at byte {start + got} of {file.nbytes}"
             sums = await in_thread(partial(_sums, into))
         first = start // CHUNK
-        named = manifest.crc32c[first : first + len(sums)]
+        named = file.crc32c[first : first + len(sums)]
         bad += [
             first + i for i, pair in enumerate(zip(sums, named, strict=True)) if len(set(pair)) > 1
         ]
@@ -107,4 +110,4 @@ async def _check_body(
     if not bad:
         return ""
     where = f"the first at byte {bad[0] * CHUNK}"
-    return f"CRC-32C differs in {len(bad)} of {len(manifest.crc32c)} chunks, {where}"
+    return f"CRC-32C differs in {len(bad)} of {len(file.crc32c)} chunks, {where}"

@@ -15,8 +15,8 @@ from dataclasses import replace
 from evac.commit.judge import CLAIM, State, pending_name
 from evac.commit.reading import load, marker, survey
 from evac.errors import GenerationError, StoreMissing
-from evac.generation import MARKER, METADATA, Generation, manifest_name
-from evac.manifest import Manifest
+from evac.generation import MARKER, METADATA, WEIGHTS, Generation, manifest_name
+from evac.manifest import FULL, Manifest
 from evac.store import Store
 
 
@@ -35,35 +35,42 @@ async def put_body(
     What is committed already is never written over: `put_manifest` then says whether it is
     the same. Between this look and the write nobody else commits other bytes: incarnations
     have folders of their own, and one step of one incarnation is one launch of the job, whose
-    rank is staged in one place.
+    rank is staged in one place. So weights that were committed alone are not written again when the
+    rest follows.
 
     Args:
-        body: Its file name.
+        body: The file's name, in the generation's folder.
 
     Returns:
         Whether it was written; False where a manifest of *rank* is there already.
     """
-    folder = f"{prefix}/{generation.directory}"
-    if await _get(store, f"{folder}/{manifest_name(rank)}") is not None:
-        return False
-    await store.put(f"{folder}/{body}", data, progress=progress)
+    kinds = (WEIGHTS, FULL) if body.startswith(f"{WEIGHTS}/") else (FULL,)
+    for kind in kinds:
+        if (
+            await _get(store, f"{prefix}/{generation.folder(kind)}/{manifest_name(rank)}")
+            is not None
+        ):
+            return False
+    await store.put(f"{prefix}/{generation.directory}/{body}", data, progress=progress)
     return True
 
 
-async def put_metadata(store: Store, prefix: str, generation: Generation, metadata: bytes) -> None:
-    """Leave the bytes of `.metadata` for whoever finishes this generation.
+async def put_metadata(
+    store: Store, prefix: str, generation: Generation, metadata: bytes, kind: str = FULL
+) -> None:
+    """Leave the bytes of `.metadata` for whoever finishes this generation, or its weights.
 
     Every node calls this before its first manifest of a generation; the second to come finds
     them there.
     """
     name = pending_name(hashlib.sha256(metadata).hexdigest())
-    await store.create(f"{prefix}/{generation.directory}/{name}", metadata)
+    await store.create(f"{prefix}/{generation.folder(kind)}/{name}", metadata)
 
 
 async def put_manifest(
     store: Store, prefix: str, manifest: Manifest, *, metadata: bytes | None = None
 ) -> None:
-    """Make a rank's body count. `put_body` must have been called for it.
+    """Make a rank's files count. `put_body` must have been called for each.
 
     One that says the same is fine, whichever order or node wrote it.
 
@@ -73,10 +80,10 @@ async def put_manifest(
     Raises:
         GenerationError: Fenced: somebody else has committed other bytes here.
     """
-    folder = f"{prefix}/{manifest.generation.directory}"
+    folder = f"{prefix}/{manifest.generation.folder(manifest.kind)}"
     if metadata is not None:
         _same(folder, metadata, manifest)
-        await put_metadata(store, prefix, manifest.generation, metadata)
+        await put_metadata(store, prefix, manifest.generation, metadata, manifest.kind)
     key = f"{folder}/{manifest_name(manifest.rank)}"
     if await store.create(key, manifest.encode()):
         return
@@ -87,12 +94,18 @@ async def put_manifest(
 
 
 async def finish(
-    store: Store, prefix: str, generation: Generation, metadata: bytes | None = None
+    store: Store,
+    prefix: str,
+    generation: Generation,
+    metadata: bytes | None = None,
+    *,
+    kind: str = FULL,
 ) -> bool:
     """Complete a generation, if all of it is there. Anybody may, any number of times.
 
     Args:
         metadata: Bytes of `.metadata`, where the caller has them; else those left in the store.
+        kind: ``weights`` to complete these alone.
 
     Returns:
         Whether it is complete now.
@@ -100,10 +113,10 @@ async def finish(
     Raises:
         GenerationError: *metadata*, or what lies under that name, is not what the manifests name.
     """
-    loaded = await load(store, prefix, generation)
+    loaded = await load(store, prefix, generation, kind)
     if not loaded.lacks_only_metadata:
         return False
-    folder = f"{prefix}/{generation.directory}"
+    folder = loaded.folder
     one = loaded.manifests[0]
     if one.metadata_nbytes:
         pending = f"{folder}/{pending_name(one.metadata_sha256)}"
@@ -118,12 +131,13 @@ async def finish(
             return False
         _same(folder, there, one)
         await store.delete(pending)
-    await _mark(store, prefix, generation)
+    if kind == FULL:
+        await _mark(store, prefix, generation)
     return True
 
 
 async def finish_all(store: Store, prefix: str) -> tuple[Generation, ...]:
-    """Complete whatever lacks only its `.metadata`; returns those, newest first.
+    """Complete whatever lacks only its `.metadata`, weights included; returns those, newest first.
 
     For a daemon's start and before a restore: their last writer died in between.
 
@@ -135,7 +149,7 @@ async def finish_all(store: Store, prefix: str) -> tuple[Generation, ...]:
     for status in await survey(store, prefix):
         if status.state is State.FINISHABLE:
             try:
-                if await finish(store, prefix, status.generation):
+                if await finish(store, prefix, status.generation, kind=status.kind):
                     done.append(status.generation)
             except GenerationError as error:
                 refused = error

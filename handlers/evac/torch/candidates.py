@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from evac.commit import GenerationStatus, State, finish, foreign, survey, was_ever_complete
 from evac.errors import GenerationError, StoreError
 from evac.generation import Generation
+from evac.manifest import FULL
 from evac.store import Store
 from evac.torch.blocking import first
 from evac.torch.reader_bodies import opened
@@ -21,11 +22,13 @@ class Candidate:
     Attributes:
         store: URL of the store that holds it.
         world: How many ranks wrote it.
+        kind: ``full``, or ``weights`` where these are all that is whole of it.
     """
 
     generation: Generation
     store: str
     world: int
+    kind: str
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class Found:
     """What a look through the stores gave.
 
     Attributes:
-        candidates: Newest first; of equals, the preferred store's first.
+        candidates: Newest first; of equals, whole ones first, and the preferred store's.
         trouble: Why starting over would be wrong where there is no candidate; "" where not.
         torn: What lies there and cannot be used, for the person who reads the log.
     """
@@ -43,8 +46,11 @@ class Found:
     torn: str
 
 
-async def find(urls: Sequence[str], prefix: str) -> Found:
+async def find(urls: Sequence[str], prefix: str, *, weights: bool) -> Found:
     """Look through all stores; what lacks only its last file is completed on the way.
+
+    Args:
+        weights: Weights without the rest will do.
 
     Raises:
         ConfigError: A store cannot be opened: its kind, its URL, packages that are not installed.
@@ -56,10 +62,17 @@ async def find(urls: Sequence[str], prefix: str) -> Found:
         store = opened(url)
         try:
             for status in await survey(store, prefix):
-                if await _whole(store, prefix, status):
-                    candidates.append(Candidate(status.generation, url, status.world))
+                generation, kind = status.generation, status.kind
+                if not await _whole(store, prefix, status):
+                    torn.append(f"{generation}: {status.reason}")
+                elif kind == FULL or weights:
+                    candidates.append(Candidate(generation, url, status.world, kind))
                 else:
-                    torn.append(f"{status.generation}: {status.reason or status.kind}")
+                    torn.append(f"{generation}: weights only")
+                    trouble.append(
+                        f"{url}: of {generation} the weights are whole, and no more: "
+                        "restore(allow_weights_only=True) takes them"
+                    )
             if await was_ever_complete(store, prefix):
                 trouble.append(f"{url}: a generation of this job was complete once")
             elif strange := await foreign(store, prefix):
@@ -68,17 +81,20 @@ async def find(urls: Sequence[str], prefix: str) -> Found:
             error = first(group)
             trouble.append(f"{url}: {error}")
             log.warning("%s cannot be looked through: %s", url, error)
-    order = sorted(candidates, key=lambda one: one.generation, reverse=True)
+    order = sorted(candidates, key=preference, reverse=True)
     return Found(tuple(order), "; ".join(trouble), "; ".join(torn))
 
 
+def preference(one: Candidate) -> tuple[Generation, bool]:
+    """Greater is better: newer, and of equals the whole one."""
+    return one.generation, one.kind == FULL
+
+
 async def _whole(store: Store, prefix: str, status: GenerationStatus) -> bool:
-    if status.kind != "full":
-        return False
     if status.state is not State.FINISHABLE:
         return status.state is State.COMPLETE
     try:
-        return await finish(store, prefix, status.generation)
+        return await finish(store, prefix, status.generation, kind=status.kind)
     except GenerationError as error:
         log.warning("%s", error)
         return False

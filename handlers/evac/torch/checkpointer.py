@@ -176,8 +176,12 @@ class Checkpointer:
         self._note(n, started, skipped=skipped.reason)
         return False
 
-    def restore(self) -> int | None:
+    def restore(self, *, allow_weights_only: bool = False) -> int | None:
         """Go back to the newest whole generation; call before the first step, on every rank.
+
+        Args:
+            allow_weights_only: Take weights that were saved without the rest, where they are newer
+                than all that is whole: the step is theirs, all but the model starts afresh.
 
         Returns:
             Its step; None where this job has never saved anything.
@@ -195,7 +199,15 @@ class Checkpointer:
             stores = (*stores, self._store)
         prefix = self._client.prefix if connected else self._identity.own_prefix
         memory = adopted(self._client)
-        restore = Restore(self._world, self._state, self._objects, stores, prefix, memory)
+        restore = Restore(
+            self._world,
+            self._state,
+            self._objects,
+            stores,
+            prefix,
+            memory,
+            weights=allow_weights_only,
+        )
         try:
             restored = restore.run()
         finally:

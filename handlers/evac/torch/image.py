@@ -1,13 +1,12 @@
 """Writes generations into slots: frames once per slot, then payloads only."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from evac.segment import PAGE, Header, SlotState, aligned
+from evac.segment import PAGE, Header, SlotState, aligned, describe
 from evac.torch.layout import MOST_ZEROS, BytesItem, Layout, TensorItem, encode, local
 
 
@@ -50,8 +49,9 @@ class Tail:
 
 def tail(layout: Layout) -> Tail:
     """The tail that goes with *layout*."""
-    descriptor = json.dumps({"items": layout.items()}, separators=(",", ":")).encode()
-    return Tail(descriptor, layout.metadata, layout.nbytes)
+    weights = layout.weights_metadata
+    descriptor = describe(layout.items(), layout.files, len(weights))
+    return Tail(descriptor, layout.metadata + weights, layout.nbytes)
 
 
 class Image:

@@ -6,6 +6,9 @@ dtype and shape. So they are made once (`frame`), written once into every slot, 
 on a generation is its payloads alone. What is not a tensor is an archive with zeros behind
 it, in room enough to grow.
 
+The weights, which is all that the model holds, have a file of their own before that of the rest, and
+a `.metadata` of their own beside that of the whole: so they can be saved alone.
+
 A payload of a page or more starts at a page of the body, so that it is aligned in memory
 and in the file alike.
 """
@@ -19,7 +22,7 @@ import zipfile
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
@@ -29,8 +32,13 @@ from torch.distributed.checkpoint.planner import SavePlan, WriteItem, WriteItemT
 from torch.distributed.tensor import DTensor
 
 from evac.errors import GenerationError
-from evac.segment import PAGE, aligned
+from evac.generation import WEIGHTS
+from evac.manifest import REST
+from evac.segment import PAGE, BodyFile, aligned
+from evac.torch.state import MODEL
 from evac.torch.world import World
+
+_Wrote: TypeAlias = list[tuple[MetadataIndex, _StorageInfo]]
 
 # torch.load takes zeros behind an archive up to about 65,000 bytes (tried on torch 2.13);
 # this far no version needs to be asked.
@@ -82,19 +90,23 @@ class Layout:
 
     Attributes:
         name: Hex SHA-256 of *metadata*: equal on all ranks, and for equal plans only.
-        body: File name.
-        nbytes: Length of the body, whole pages.
+        body: Name of the file that holds the rest.
+        files: All that the body consists of; whole pages each.
+        nbytes: Length of the body.
         keys: All that the state held at planning; another rank may hold the bytes.
         metadata: The bytes of `.metadata`.
+        weights_metadata: Those of the weights' own; b"" where the state has no model.
     """
 
     name: str
     body: str
+    files: tuple[BodyFile, ...]
     nbytes: int
     tensors: tuple[TensorItem, ...]
     objects: tuple[BytesItem, ...]
     keys: frozenset[str]
     metadata: bytes
+    weights_metadata: bytes
 
     def items(self) -> list[dict[str, Any]]:
         """The item table, as descriptor and manifest carry it."""
@@ -152,17 +164,23 @@ def plan(world: World, state: Mapping[str, Any]) -> Layout:
     plans, metadata = decided
     mine: SavePlan = planner.finish_plan(plans[world.rank])
     body = f"__{world.rank}_0.distcp"
-    placed = _Placed([], [], 0)
+    placed = _Placed([], [], [], 0)
     wrote = world.agree(what, lambda: placed.fill(mine.items, planner, body))
-    encoded = world.broadcast(_metadata(metadata, wrote) if world.rank == 0 else None)
+    encoded = world.broadcast(
+        (_metadata(metadata, wrote), _weights_metadata(metadata, wrote))
+        if world.rank == 0
+        else None
+    )
     return Layout(
-        name=hashlib.sha256(encoded).hexdigest(),
+        name=hashlib.sha256(encoded[0]).hexdigest(),
         body=body,
-        nbytes=aligned(placed.nbytes),
+        files=tuple(placed.files),
+        nbytes=placed.nbytes,
         tensors=tuple(placed.tensors),
         objects=tuple(placed.objects),
         keys=frozenset(planner.state_dict),
-        metadata=encoded,
+        metadata=encoded[0],
+        weights_metadata=encoded[1],
     )
 
 
@@ -200,14 +218,25 @@ def frame(dtype: torch.dtype, shape: torch.Size) -> tuple[bytes, bytes]:
 
 @dataclass
 class _Placed:
+    files: list[BodyFile]
     tensors: list[TensorItem]
     objects: list[BytesItem]
     nbytes: int
 
-    def fill(
-        self, items: Sequence[WriteItem], planner: DefaultSavePlanner, body: str
-    ) -> list[tuple[MetadataIndex, _StorageInfo]]:
-        wrote = []
+    def fill(self, items: Sequence[WriteItem], planner: DefaultSavePlanner, body: str) -> _Wrote:
+        """Lay everything out, file by file."""
+        of_model = {key for key, path in planner.mappings.items() if path[0] == MODEL}
+        weights = [item for item in items if item.index.fqn in of_model]
+        rest = [item for item in items if item.index.fqn not in of_model]
+        return [
+            *self._file(f"{WEIGHTS}/{body}", WEIGHTS, weights, planner),
+            *self._file(body, REST, rest, planner),
+        ]
+
+    def _file(
+        self, name: str, kind: str, items: Sequence[WriteItem], planner: DefaultSavePlanner
+    ) -> _Wrote:
+        start, wrote = self.nbytes, []
         for item in items:
             value = planner.resolve_data(item)
             if item.type == WriteItemType.BYTE_IO:
@@ -216,7 +245,10 @@ class _Placed:
             else:
                 assert isinstance(value, torch.Tensor)
                 one = self._tensor(item.index.fqn, value.detach())
-            wrote.append((item.index, _StorageInfo(body, one.offset, one.nbytes)))
+            wrote.append((item.index, _StorageInfo(name, one.offset - start, one.nbytes)))
+        self.nbytes = aligned(self.nbytes)
+        if wrote:
+            self.files.append(BodyFile(name, start, self.nbytes - start, kind))
         return wrote
 
     def _object(self, name: str, value: io.BytesIO) -> BytesItem:
@@ -247,11 +279,34 @@ def _planner(state: Mapping[str, Any], *, coordinator: bool = False) -> DefaultS
     return planner
 
 
-def _metadata(
-    metadata: Metadata, wrote: Sequence[Sequence[tuple[MetadataIndex, _StorageInfo]]]
-) -> bytes:
+def _metadata(metadata: Metadata, wrote: Sequence[_Wrote]) -> bytes:
     storage = {index: info for rank in wrote for index, info in rank}
     return pickle.dumps(dataclasses.replace(metadata, storage_data=storage))
+
+
+def _weights_metadata(metadata: Metadata, wrote: Sequence[_Wrote]) -> bytes:
+    """That of the weights' folder: DCP's plan with all else left out."""
+    paths: Mapping[str, tuple[Any, ...]] = metadata.planner_data or {}
+    keys = {key for key, path in paths.items() if path[0] == MODEL}
+    if not keys:
+        return b""
+    storage = {
+        index: dataclasses.replace(
+            info, relative_path=info.relative_path.removeprefix(f"{WEIGHTS}/")
+        )
+        for rank in wrote
+        for index, info in rank
+        if index.fqn in keys
+    }
+    weights = dataclasses.replace(
+        metadata,
+        state_dict_metadata={
+            key: one for key, one in metadata.state_dict_metadata.items() if key in keys
+        },
+        planner_data={key: path for key, path in paths.items() if key in keys},
+        storage_data=storage,
+    )
+    return pickle.dumps(weights)
 
 
 def _up(offset: int, to: int) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from evac._adoption import AdoptedSlot, Adoption
+from evac._adoption import AdoptedFile, AdoptedSlot, Adoption
 from evac.client import Client
 from evac.commit import Problem, chunk_sums
 from evac.errors import EvacError, NotConnected
@@ -84,14 +84,16 @@ class LocalMemory:
         for slot in slots.values():
             metadata = slot.metadata
             if metadata and hashlib.sha256(metadata).hexdigest() == slot.layout:
-                bodies = {s.body: Sums(s.header.body_nbytes, ()) for s in slots.values()}
+                files = [file for one in slots.values() for file in one.files]
+                bodies = {file.name: Sums(file.nbytes, ()) for file in files}
                 return Contents(HERE, metadata, bodies)
         return (Problem(str(generation), "no .metadata in this node's memory is its own"),)
 
     def bodies(self, generation: Generation) -> "LocalBodies":
         """Its bytes, as far as they are here."""
         slots = self._slots.get(generation, {}).values()
-        return LocalBodies(str(generation), {one.body: one for one in slots})
+        files = {file.name: file for one in slots for file in one.files}
+        return LocalBodies(str(generation), files)
 
     def close(self) -> None:
         """The daemon may have it again."""
@@ -108,11 +110,11 @@ class LocalBodies:
         unsummed: How much there was no checksum for yet.
     """
 
-    def __init__(self, generation: str, slots: Mapping[str, AdoptedSlot]) -> None:
+    def __init__(self, generation: str, files: Mapping[str, AdoptedFile]) -> None:
         self.nbytes = 0
         self.unsummed = 0
         self._generation = generation
-        self._slots = slots
+        self._files = files
         self._there: dict[str, set[int]] = {}
 
     @property
@@ -124,36 +126,36 @@ class LocalBodies:
 
     def has(self, body: str, sums: Sums) -> bool:
         """Whether this very body is here, as far as its checksums are known."""
-        slot = self._slots.get(body)
+        file = self._files.get(body)
         return (
-            slot is not None
-            and slot.header.body_nbytes == sums.nbytes
-            and len(slot.crc32c) == len(sums.crc32c)
-            and all(mine in (None, its) for mine, its in zip(slot.crc32c, sums.crc32c, strict=True))
+            file is not None
+            and file.nbytes == sums.nbytes
+            and len(file.crc32c) == len(sums.crc32c)
+            and all(mine in (None, its) for mine, its in zip(file.crc32c, sums.crc32c, strict=True))
         )
 
     def fetch(self, spans: Iterable[Span]) -> tuple[Problem, ...]:
         """See `Bodies.fetch`; what is not here is a problem."""
-        wanted: list[tuple[AdoptedSlot, int]] = []
+        wanted: list[tuple[AdoptedFile, int]] = []
         for span in spans:
-            slot = self._slots.get(span.body)
+            file = self._files.get(span.body)
             where = f"{self._generation}/{span.body}"
-            if slot is None:
+            if file is None:
                 return (Problem(where, "is not in this node's memory"),)
-            if span.offset < 0 or span.offset + span.nbytes > slot.header.body_nbytes:
+            if span.offset < 0 or span.offset + span.nbytes > file.nbytes:
                 return (Problem(where, "its .metadata speaks of bytes that it has not"),)
             there = self._there.setdefault(span.body, set())
             chunks = range(span.offset // CHUNK, -(-(span.offset + span.nbytes) // CHUNK))
-            wanted += [(slot, chunk) for chunk in chunks if chunk not in there]
+            wanted += [(file, chunk) for chunk in chunks if chunk not in there]
             there.update(chunks)
         if not wanted:
             return ()
         threads = min(_THREADS, os.cpu_count() or 1, len(wanted))
         with ThreadPoolExecutor(threads, "evac-check") as pool:
             problems = [one for one in pool.map(self._check, wanted) if one is not None]
-        for slot, chunk in wanted:
-            length = min(CHUNK, slot.header.body_nbytes - chunk * CHUNK)
-            if _named(slot, chunk) is None:
+        for file, chunk in wanted:
+            length = min(CHUNK, file.nbytes - chunk * CHUNK)
+            if _named(file, chunk) is None:
                 self.unsummed += length
             else:
                 self.nbytes += length
@@ -161,21 +163,20 @@ class LocalBodies:
 
     def memory(self, body: str) -> memoryview:
         """See `Bodies.memory`."""
-        slot = self._slots[body]
-        return slot.body_memory
+        return self._files[body].memory
 
     def drop(self) -> None:
         """See `Bodies.drop`: what was checked is checked again."""
         self._there.clear()
 
-    def _check(self, wanted: tuple[AdoptedSlot, int]) -> Problem | None:
-        slot, chunk = wanted
-        named = _named(slot, chunk)
-        with slot.data[chunk * CHUNK : (chunk + 1) * CHUNK] as data:
+    def _check(self, wanted: tuple[AdoptedFile, int]) -> Problem | None:
+        file, chunk = wanted
+        named = _named(file, chunk)
+        with file.data[chunk * CHUNK : (chunk + 1) * CHUNK] as data:
             if named is None or chunk_sums(data) == (named,):
                 return None
-        place = f"chunk {chunk + 1} of {len(slot.crc32c)}, from byte {chunk * CHUNK}"
-        return Problem(f"{self._generation}/{slot.body}", f"CRC-32C differs in {place}, in memory")
+        place = f"chunk {chunk + 1} of {len(file.crc32c)}, from byte {chunk * CHUNK}"
+        return Problem(f"{self._generation}/{file.name}", f"CRC-32C differs in {place}, in memory")
 
 
 class NearestBodies:
@@ -231,5 +232,5 @@ def adopted(client: Client) -> LocalMemory:
     return LocalMemory(None)
 
 
-def _named(slot: AdoptedSlot, chunk: int) -> int | None:
-    return slot.crc32c[chunk] if chunk < len(slot.crc32c) else None
+def _named(file: AdoptedFile, chunk: int) -> int | None:
+    return file.crc32c[chunk] if chunk < len(file.crc32c) else None

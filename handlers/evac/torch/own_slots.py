@@ -8,16 +8,18 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from threading import Condition, Thread
+from functools import partial
+from threading import Condition, Event, Thread
 
 from evac._clock import monotonic
 from evac._memory import Mapping, SlotMemory
-from evac.commit import chunk_sums, finish, put_body, put_manifest, retain
+from evac.commit import Share, chunk_sums, put_shares, retain
 from evac.errors import EvacError
 from evac.generation import Generation
 from evac.manifest import Manifest
 from evac.segment import PAGE, Header
 from evac.store import Store, open_store
+from evac.store.threads import in_thread
 from evac.torch import blocking
 from evac.torch.choice import Alone, Choice
 from evac.torch.complaints import Complaints
@@ -244,27 +246,41 @@ class OwnSlots:
         assert layout is not None
         assert header is not None
         body = one.slot.memory[PAGE : PAGE + header.body_nbytes]
-        generation = Generation(header.incarnation, header.step)
-        await put_body(self._store, self.prefix, generation, layout.body, body, rank=me.rank)
         manifest = Manifest(
             job=me.job,
             run=me.run,
-            generation=generation,
+            generation=Generation(header.incarnation, header.step),
             rank=me.rank,
             world=me.world,
             layout=layout.name,
-            body=layout.body,
-            nbytes=header.body_nbytes,
-            crc32c=chunk_sums(body),
+            files=(),
             metadata_nbytes=len(layout.metadata),
             metadata_sha256=layout.name,
             items=tuple(layout.items()),
             node=socket.gethostname(),
         )
-        await put_manifest(self._store, self.prefix, manifest, metadata=layout.metadata)
-        await finish(self._store, self.prefix, generation, layout.metadata)
+
+        async def sums(place: int) -> tuple[int, ...]:
+            file = layout.files[place]
+            return await in_thread(partial(_sums, body[file.offset : file.offset + file.nbytes]))
+
+        share = Share(
+            store=self._store,
+            manifest=manifest,
+            body=body,
+            files=layout.files,
+            metadata=layout.metadata,
+            weights_metadata=layout.weights_metadata,
+            sums=sums,
+        )
+        await put_shares(self.prefix, [share])
         if me.rank == 0:
             await retain(self._store, self.prefix, keep=KEEP)
+
+
+def _sums(data: memoryview, _: Event) -> tuple[int, ...]:
+    with data:
+        return chunk_sums(data)
 
 
 def _step(one: _Own) -> int:

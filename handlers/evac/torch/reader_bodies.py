@@ -18,7 +18,7 @@ from evac.commit import Problem, State, chunk_sums
 from evac.commit.reading import load
 from evac.errors import EvacError, StoreError
 from evac.generation import METADATA, Generation
-from evac.manifest import CHUNK
+from evac.manifest import CHUNK, FULL
 from evac.store import Store, open_store
 from evac.store.retry import Retry
 from evac.store.threads import in_thread
@@ -35,7 +35,7 @@ _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 
 @dataclass(frozen=True)
 class Sums:
-    """One rank's body, as its manifest says.
+    """One file, as its manifest says.
 
     Attributes:
         crc32c: Of each 4 MiB.
@@ -47,12 +47,12 @@ class Sums:
 
 @dataclass(frozen=True)
 class Contents:
-    """What a whole generation holds.
+    """What a whole generation holds, or its weights alone.
 
     Attributes:
         folder: Its key in the store.
         metadata: The bytes of `.metadata`, checked; b"" where it is no DCP checkpoint.
-        bodies: By file name.
+        bodies: By file name, in *folder*.
     """
 
     folder: str
@@ -87,29 +87,39 @@ def opened(url: str) -> Store:
     return Retry(open_store(url), sleep=asyncio.sleep, attempts=ATTEMPTS)
 
 
-def look(url: str, prefix: str, generation: Generation) -> Contents | tuple[Problem, ...]:
-    """Read what describes a generation, no body; or why it cannot be restored. Blocks."""
-    folder = f"{prefix}/{generation.directory}"
+def look(
+    url: str, prefix: str, generation: Generation, kind: str = FULL
+) -> Contents | tuple[Problem, ...]:
+    """Read what describes a generation, no body; or why it cannot be restored. Blocks.
+
+    Args:
+        kind: ``weights`` for these alone.
+    """
+    folder = f"{prefix}/{generation.folder(kind)}"
     found: Contents | tuple[Problem, ...] = ()
     try:
-        found = run(lambda: _look(opened(url), prefix, generation))
+        found = run(lambda: _look(opened(url), prefix, generation, kind))
     except* EvacError as group:
         found = (Problem(folder, str(first(group))),)
     return found
 
 
 async def _look(
-    store: Store, prefix: str, generation: Generation
+    store: Store, prefix: str, generation: Generation, kind: str
 ) -> Contents | tuple[Problem, ...]:
-    folder = f"{prefix}/{generation.directory}"
-    loaded = await load(store, prefix, generation)
+    loaded = await load(store, prefix, generation, kind)
+    folder = loaded.folder
     if loaded.status.state is not State.COMPLETE:
         return (Problem(folder, f"{loaded.status.state}: {loaded.status.reason}"),)
     one = next(iter(loaded.manifests.values()))
     metadata = await store.get(f"{folder}/{METADATA}") if one.metadata_nbytes else b""
     if one.metadata_nbytes and hashlib.sha256(metadata).hexdigest() != one.metadata_sha256:
         return (Problem(f"{folder}/{METADATA}", "SHA-256 does not match"),)
-    bodies = {m.body: Sums(m.nbytes, m.crc32c) for m in loaded.manifests.values()}
+    bodies = {
+        file.name: Sums(file.nbytes, file.crc32c)
+        for manifest in loaded.manifests.values()
+        for file in manifest.files
+    }
     return Contents(folder, metadata, bodies)
 
 

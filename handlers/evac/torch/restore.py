@@ -15,14 +15,15 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from evac._clock import monotonic
 from evac.commit import Problem
 from evac.errors import GenerationError
-from evac.generation import Generation
+from evac.generation import WEIGHTS, Generation
+from evac.manifest import FULL
 from evac.torch import blocking, rank_state
-from evac.torch.candidates import Candidate, Found, find
+from evac.torch.candidates import Candidate, Found, find, preference
 from evac.torch.local_memory import HERE, LocalBodies, LocalMemory, NearestBodies, whole
 from evac.torch.rank_state import RankObjects
 from evac.torch.reader import StoreReader, Unsound
 from evac.torch.reader_bodies import Bodies, Contents, look, opened
-from evac.torch.state import OPTIMIZER, TrainingState
+from evac.torch.state import MODEL, OPTIMIZER, TrainingState
 from evac.torch.target import load_optimizer, target
 from evac.torch.world import World
 
@@ -30,7 +31,10 @@ log = logging.getLogger("evac")
 
 
 class Restore:
-    """One restore. Every rank makes one; rank 0's *stores* and *prefix* count.
+    """One restore. Every rank makes one; rank 0's *stores*, *prefix* and *weights* count.
+
+    Args:
+        weights: Weights that are newer than all that is whole will do.
 
     Attributes:
         remark: A warning that is left to the caller: rank 0 found nothing, and starts at step 0.
@@ -44,13 +48,17 @@ class Restore:
         stores: Sequence[str],
         prefix: str,
         memory: LocalMemory | None = None,
+        *,
+        weights: bool = False,
     ) -> None:
         self._world = world
         self._memory = memory or LocalMemory(None)
         self._state = state
         self._objects = objects
         self.remark = ""
-        self._stores, self._prefix = world.broadcast((tuple(stores), prefix))
+        self._stores, self._prefix, self._weights = world.broadcast(
+            (tuple(stores), prefix, weights)
+        )
 
     def run(self) -> Generation | None:
         """Restore; see `Checkpointer.restore`. Collective."""
@@ -77,16 +85,16 @@ class Restore:
         def look() -> Found | None:
             if self._world.rank != 0:
                 return None
-            return blocking.run(lambda: find(self._stores, self._prefix))
+            return blocking.run(lambda: find(self._stores, self._prefix, weights=self._weights))
 
         found = self._world.agree(self._prefix, look)[0]
         assert found is not None
         here = [
-            Candidate(one, HERE, world)
+            Candidate(one, HERE, world, FULL)
             for one, world in whole(self._world.gather(self._memory.offers()))
         ]
         # Of equals the nearest first: the order of a sort is kept.
-        order = sorted([*here, *found.candidates], key=lambda one: one.generation, reverse=True)
+        order = sorted([*here, *found.candidates], key=preference, reverse=True)
         return replace(found, candidates=tuple(order))
 
     def _look(self, candidate: Candidate) -> Contents | tuple[Problem, ...]:
@@ -99,7 +107,8 @@ class Restore:
 
         def act() -> tuple[Problem, ...]:
             if self._world.rank == 0:
-                found = look(candidate.store, self._prefix, candidate.generation)
+                where = (candidate.store, self._prefix, candidate.generation, candidate.kind)
+                found = look(*where)
                 if not isinstance(found, Contents):
                     return found
                 kept.append(found)
@@ -121,6 +130,8 @@ class Restore:
                 partial(opened, candidate.store), where, contents, self._bodies(candidate, contents)
             )
             tree = target(reader.metadata, self._state, where=where)
+            if candidate.kind == WEIGHTS:
+                return reader, {MODEL: tree[MODEL]}
             tree.update(self._block(reader.metadata))
             return reader, tree
 
@@ -175,7 +186,14 @@ class Restore:
         return {}
 
     def _apply(self, candidate: Candidate, tree: dict[str, Any]) -> None:
-        self._state.load_model(tree["model"])
+        self._state.load_model(tree[MODEL])
+        if candidate.kind == WEIGHTS:
+            if self._world.rank == 0:
+                text = (
+                    "%s: weights only: optimizer, schedule, loader and random numbers start afresh"
+                )
+                log.warning(text, candidate.generation)
+            return
         load_optimizer(self._state, tree[OPTIMIZER], where=str(candidate.generation))
         mine, rank = rank_state.name(self._world.rank), self._world.rank
         own = mine in tree

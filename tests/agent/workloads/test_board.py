@@ -92,7 +92,11 @@ async def test_a_workload_stages_and_a_flush_reads_the_same_bytes(folder: Path, 
                 assert bytes(part.data) == body
                 assert part.data.readonly
                 assert (part.rank, part.world, part.run, part.layout) == (0, 1, "run-1", "abc")
-                assert (part.body, part.prefix, part.job) == ("__0_0.distcp", unit, "train")
+                assert (part.body, part.prefix, part.job) == (
+                    "__0_0.distcp",
+                    unit,
+                    "train",
+                )
                 assert part.owner == Owner(os.getuid(), os.getgid())
                 assert part.items == ({"name": "w", "offset": 0, "nbytes": 4},)
                 assert part.metadata == b"meta"

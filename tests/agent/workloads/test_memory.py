@@ -113,7 +113,7 @@ async def test_missing_sums_are_made_on_demand(region: Region) -> None:
     assert sums.step()
     assert (sums.ready, sums.total) == (1, 3)
 
-    assert await sums.all() == expected(region, 9 * MIB + 1)
+    assert await sums.of(0) == expected(region, 9 * MIB + 1)
     assert not sums.step()
 
 
@@ -122,7 +122,7 @@ async def test_cancelled_sums_are_still_made_for_who_asks(region: Region) -> Non
     sums.cancel()
     assert not sums.step()
 
-    assert await sums.all() == expected(region, 9 * MIB)
+    assert await sums.of(0) == expected(region, 9 * MIB)
 
 
 def test_the_background_sums_everything_and_says_when_it_is_through(region: Region) -> None:

@@ -44,7 +44,7 @@ FOLDER = f"{PREFIX}/{G.directory}"
 
 async def put_rank(store: Store, rank: int, world: int = 2, *, left: bool = True) -> None:
     made = manifest(G, rank, world)
-    await put_body(store, PREFIX, G, made.body, memoryview(body_of(rank)), rank=rank)
+    await put_body(store, PREFIX, G, made.files[0].name, memoryview(body_of(rank)), rank=rank)
     await put_manifest(store, PREFIX, made, metadata=METADATA_BYTES if left else None)
 
 
@@ -119,7 +119,7 @@ async def test_other_bytes_for_a_committed_generation_leave_it_as_it_is(store: S
     other = body_of(7)
     made = manifest(G, 0, 2, data=other)
 
-    assert not await put_body(store, PREFIX, G, made.body, memoryview(other), rank=0)
+    assert not await put_body(store, PREFIX, G, made.files[0].name, memoryview(other), rank=0)
     with pytest.raises(GenerationError, match="fenced"):
         await put_manifest(store, PREFIX, made, metadata=METADATA_BYTES)
 
@@ -131,7 +131,7 @@ async def test_a_rank_that_is_committed_can_be_flushed_again(store: Store) -> No
     await put_rank(store, 0)
 
     made = manifest(G, 0, 2)
-    assert not await put_body(store, PREFIX, G, made.body, memoryview(body_of(0)), rank=0)
+    assert not await put_body(store, PREFIX, G, made.files[0].name, memoryview(body_of(0)), rank=0)
     await put_manifest(store, PREFIX, made, metadata=METADATA_BYTES)
     assert await put_body(store, PREFIX, G, "__1_0.distcp", memoryview(body_of(1)), rank=1)
     await put_manifest(store, PREFIX, manifest(G, 1, 2), metadata=METADATA_BYTES)
@@ -326,7 +326,7 @@ async def test_the_marker_never_goes_back(store: Store) -> None:
 async def test_verify_finds_a_flipped_bit_wherever_it_is(store: Store, tmp_path: Path) -> None:
     data = os.urandom(9 * 1024 * 1024 + 5)
     made = without_metadata(manifest(G, 0, 1, data=data))
-    await put_body(store, PREFIX, G, made.body, memoryview(data), rank=0)
+    await put_body(store, PREFIX, G, made.files[0].name, memoryview(data), rank=0)
     await put_manifest(store, PREFIX, made)
     await finish(store, PREFIX, G)
     seen: list[int] = []
@@ -336,9 +336,9 @@ async def test_verify_finds_a_flipped_bit_wherever_it_is(store: Store, tmp_path:
     for place in (0, 4 * 1024 * 1024, len(data) - 1):
         bad = bytearray(data)
         bad[place] ^= 1
-        await store.put(f"{FOLDER}/{made.body}", memoryview(bad))
+        await store.put(f"{FOLDER}/{made.files[0].name}", memoryview(bad))
         [problem] = await verify(store, PREFIX, G)
-        assert problem.key == f"{FOLDER}/{made.body}"
+        assert problem.key == f"{FOLDER}/{made.files[0].name}"
         chunk = place // (4 * 1024 * 1024) * 4 * 1024 * 1024
         assert problem.reason == f"CRC-32C differs in 1 of 3 chunks, the first at byte {chunk}"
 

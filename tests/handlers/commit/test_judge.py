@@ -12,7 +12,15 @@ from evac.commit import GenerationStatus, State, expendable, judge
 from evac.commit.judge import by_generation, is_ours, pending_name
 from evac.generation import METADATA, Generation, manifest_name
 from evac.store import Entry
-from tests.handlers.commit.made import METADATA_BYTES, looked_at, manifest, whole
+from tests.handlers.commit.made import (
+    METADATA_BYTES,
+    WEIGHTS_METADATA_BYTES,
+    looked_at,
+    manifest,
+    parted,
+    whole,
+    whole_parted,
+)
 
 GENERATION = Generation(incarnation=2, step=30)
 OTHER = Generation(incarnation=2, step=20)
@@ -82,14 +90,15 @@ def test_foreign_files_neither_complete_nor_spoil_it(
         ("metadata_sha256", "0" * 64),
         ("metadata_nbytes", 5),
         ("kind", "weights"),
+        ("files", manifest(GENERATION, 0, 2).files),
         ("generation", OTHER),
         ("rank", 0),
-        ("body", "__0_0.distcp"),
     ],
 )
 def test_parts_of_two_generations_are_mixed(field: str, value: Any) -> None:
     files = whole(GENERATION, 2)
-    files[manifest_name(1)] = replace(manifest(GENERATION, 1, 2), **{field: value}).encode()
+    made = manifest(GENERATION, 1, 2, kind=value) if field == "kind" else manifest(GENERATION, 1, 2)
+    files[manifest_name(1)] = replace(made, **{field: value}).encode()
 
     status = verdict(files)
 
@@ -137,6 +146,41 @@ def test_the_reason_names_who_is_missing() -> None:
     assert verdict(files).reason == "no manifest of ranks 1, 3"
 
 
+def weights_verdict(files: dict[str, bytes]) -> GenerationStatus:
+    """Of the weights alone, as they lie in their folder."""
+    inside = {n.removeprefix("weights/"): b for n, b in files.items() if n.startswith("weights/")}
+    return judge(GENERATION, *looked_at(inside), "weights")
+
+
+@given(data=st.data(), world=worlds)
+def test_whole_and_weights_are_each_complete_by_their_own_files_alone(
+    data: st.DataObject, world: int
+) -> None:
+    files = whole_parted(GENERATION, world)
+    lost = data.draw(st.sets(st.sampled_from(sorted(files)), max_size=3))
+    left = {name: b for name, b in files.items() if name not in lost}
+    # A full manifest names the weights' files, and needs no more of their folder.
+    of_whole = {n for n in files if n.endswith(".distcp") or not n.startswith("weights/")}
+    of_weights = {n for n in files if n.startswith("weights/")}
+
+    assert (verdict(left).state is State.COMPLETE) is not (lost & of_whole != set())
+    assert (weights_verdict(left).state is State.COMPLETE) is not (lost & of_weights != set())
+    assert weights_verdict(files).kind == "weights"
+
+
+@given(world=worlds)
+def test_weights_in_the_place_of_the_whole_or_of_another_job_are_mixed(world: int) -> None:
+    files = whole_parted(GENERATION, world)
+    inside = {n.removeprefix("weights/"): b for n, b in files.items() if n.startswith("weights/")}
+
+    assert verdict(inside).state is State.MIXED
+    assert weights_verdict({f"weights/{n}": b for n, b in files.items()}).state is State.MIXED
+    for rank in range(world):
+        other = parted(GENERATION, rank, world, run="zombie").of_weights(WEIGHTS_METADATA_BYTES)
+        spoiled = {**files, f"weights/{manifest_name(rank)}": other.encode()}
+        assert weights_verdict(spoiled).state is (State.COMPLETE if world == 1 else State.MIXED)
+
+
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), names), max_size=20))
 def test_a_listing_is_sorted_into_generations_newest_first(
     found: list[tuple[int, int, str]],
@@ -155,6 +199,8 @@ def test_a_listing_is_sorted_into_generations_newest_first(
 @given(world=worlds)
 def test_every_file_of_a_generation_has_a_name_of_ours(world: int) -> None:
     assert all(map(is_ours, whole(GENERATION, world)))
+    assert all(map(is_ours, whole_parted(GENERATION, world)))
+    assert not any(map(is_ours, ("weights/weights/x.bin", "weights/notes.txt", "deep/x.bin")))
     assert not any(map(is_ours, ("model.safetensors", ".metadata.tmp", "__0.manifest.json.bak")))
 
 

@@ -15,7 +15,7 @@ BODY = bytes(range(256)) * (2 * PART // 256) + b"and a bit"
 async def flush(store: Store, *, body: bytes = BODY) -> None:
     """What the daemon does with a staged generation of one rank."""
     made = manifest(GENERATION, 0, 1, data=body)
-    await put_body(store, PREFIX, GENERATION, made.body, memoryview(body), rank=0)
+    await put_body(store, PREFIX, GENERATION, made.files[0].name, memoryview(body), rank=0)
     await put_manifest(store, PREFIX, made, metadata=METADATA_BYTES)
     assert await finish(store, PREFIX, GENERATION, METADATA_BYTES)
 

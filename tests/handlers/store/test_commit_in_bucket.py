@@ -67,7 +67,7 @@ async def test_generations_are_committed_found_verified_and_retained(store: Stor
 async def test_a_generation_of_large_bodies_is_verified_chunk_by_chunk(store: Store) -> None:
     data = os.urandom(33 * 1024 * 1024 + 5)
     made = manifest(NEW, 0, 1, data=data)
-    await put_body(store, PREFIX, NEW, made.body, memoryview(data), rank=0)
+    await put_body(store, PREFIX, NEW, made.files[0].name, memoryview(data), rank=0)
     await put_manifest(store, PREFIX, made, metadata=METADATA_BYTES)
     assert await finish_all(store, PREFIX) == (NEW,)
     assert await verify(store, PREFIX, NEW) == ()
@@ -75,7 +75,7 @@ async def test_a_generation_of_large_bodies_is_verified_chunk_by_chunk(store: St
     damaged = bytearray(data)
     damaged[9 * 1024 * 1024] ^= 1
     # What is committed is not written over by us: somebody else did this.
-    await store.put(f"{PREFIX}/{NEW.directory}/{made.body}", memoryview(damaged))
+    await store.put(f"{PREFIX}/{NEW.directory}/{made.files[0].name}", memoryview(damaged))
 
     [problem] = await verify(store, PREFIX, NEW)
     assert "the first at byte 8388608" in problem.reason

@@ -1,19 +1,17 @@
 """A real board, on a loop of its own, that commits what it holds as the flush does."""
 
 import asyncio
-import hashlib
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
 
-from evac.commit import finish, put_body, put_manifest
 from evac.generation import Generation
-from evac.manifest import Manifest
 from evac.store import open_store
 from evac.wire import Accepted
 from evacd.clock import SystemClock
+from evacd.flush.save import Saved, Saver
 from evacd.workloads import Board, BoardSettings, Happening, StagedOne
 
 LIMIT = 30.0
@@ -83,27 +81,11 @@ class Node:
         return done.result(LIMIT)
 
     async def _flush(self, unit: str, generation: Generation) -> bool:
-        store, whole = open_store(self._store), False
+        saver = Saver(lambda url, _: open_store(url), node="node")
         with self._board.hold(unit, generation) as parts:
-            for part in parts:
-                await put_body(store, part.prefix, generation, part.body, part.data, rank=part.rank)
-                manifest = Manifest(
-                    job=part.job,
-                    run=part.run,
-                    generation=generation,
-                    rank=part.rank,
-                    world=part.world,
-                    layout=part.layout,
-                    body=part.body,
-                    nbytes=part.data.nbytes,
-                    crc32c=await part.checksums(),
-                    metadata_nbytes=len(part.metadata),
-                    metadata_sha256=hashlib.sha256(part.metadata).hexdigest(),
-                    items=part.items,
-                )
-                await put_manifest(store, part.prefix, manifest, metadata=part.metadata)
-                whole = await finish(store, part.prefix, generation, part.metadata)
-        return whole
+            saved = await saver.save(parts, lane=self._store, order="")
+        assert isinstance(saved, Saved), saved
+        return saved.whole
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evac.errors import GenerationError
-from evac.segment import PAGE
+from evac.segment import PAGE, check_files
 from evac.torch.layout import MOST_ZEROS, capacity, encode, frame, plan
 from evac.torch.world import World
 
@@ -91,8 +91,32 @@ def test_metadata_names_every_item_where_it_lies() -> None:
     layout = plan(World(), state())
     stored = pickle.loads(layout.metadata).storage_data
     assert {(k.fqn, v.relative_path, v.offset, v.length) for k, v in stored.items()} == {
-        (item["name"], "__0_0.distcp", item["offset"], item["nbytes"]) for item in layout.items()
+        (item["name"], file.name, item["offset"] - file.offset, item["nbytes"])
+        for item in layout.items()
+        for file in layout.files
+        if 0 <= item["offset"] - file.offset < file.nbytes
     }
+
+
+def test_the_weights_have_a_file_and_a_plan_of_their_own() -> None:
+    layout = plan(World(), state())
+    weights, rest = layout.files
+    alone = pickle.loads(layout.weights_metadata)
+    of_model = {key for key in layout.keys if key.startswith("model.")}
+
+    check_files(layout.files, body_nbytes=layout.nbytes)
+    assert (weights.name, rest.name) == ("weights/__0_0.distcp", layout.body)
+    assert {item["name"] for item in layout.items() if item["offset"] < rest.offset} == of_model
+    assert set(alone.state_dict_metadata) == set(alone.planner_data) == of_model
+    assert {(k.fqn, v.relative_path) for k, v in alone.storage_data.items()} == {
+        (key, "__0_0.distcp") for key in of_model
+    }
+
+
+def test_a_state_without_a_model_is_one_file() -> None:
+    layout = plan(World(), {"w": torch.randn(3)})
+    assert [file.name for file in layout.files] == [layout.body]
+    assert layout.weights_metadata == b""
 
 
 def test_a_tensor_that_is_not_strided_is_refused_by_name() -> None:

@@ -24,7 +24,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from evac.commit import Problem, chunk_sums
 from evac.generation import METADATA, Generation, manifest_name
-from evac.manifest import CHUNK, Manifest
+from evac.manifest import CHUNK, File, Manifest
 from evac.store.local import LocalStore
 from evac.torch import Checkpointer
 from evac.torch.layout import frame
@@ -34,6 +34,7 @@ from evac.torch.reader_bodies import PIECE_CHUNKS, Contents, Span, look, opened
 from tests.handlers.torch.training import wait_committed
 
 ROWS, ROW = 6144, 1024
+BODY = "weights/__0_0.distcp"
 BIG, SMALL = "model.0.weight", "model.1.weight"
 
 
@@ -124,7 +125,7 @@ def test_dcp_loads_through_it_and_every_byte_is_read_once(store: str) -> None:
 
     for key, value in model.state_dict().items():
         assert torch.equal(tree[key], value)
-    nbytes = (folder / "__0_0.distcp").stat().st_size
+    nbytes = (folder / BODY).stat().st_size
     reads.sort(key=lambda span: span.offset)
     for before, after in pairwise(reads):
         assert before.offset + before.nbytes <= after.offset
@@ -163,7 +164,7 @@ def test_a_few_rows_are_read_with_the_chunks_they_lie_in_and_no_others(store: st
 @pytest.mark.parametrize("at", [0, CHUNK - 1, 3 * CHUNK + 5, 6 * CHUNK - 7])
 def test_one_wrong_bit_anywhere_and_no_tensor_is_touched(store: str, at: int) -> None:
     _, folder = saved(store)
-    with (folder / "__0_0.distcp").open("r+b") as body:
+    with (folder / BODY).open("r+b") as body:
         body.seek(at)
         (old,) = body.read(1)
         body.seek(at)
@@ -176,7 +177,7 @@ def test_one_wrong_bit_anywhere_and_no_tensor_is_touched(store: str, at: int) ->
     ((cause, _),) = raised.value.failures.values()
     assert isinstance(cause, Unsound)
     (problem,) = cause.problems
-    assert problem.key.endswith("/__0_0.distcp")
+    assert problem.key.endswith(f"/{BODY}")
     chunk = at // CHUNK
     assert problem.reason.startswith(f"CRC-32C differs in chunk {chunk + 1} of ")
     assert problem.reason.endswith(f"from byte {chunk * CHUNK}")
@@ -185,7 +186,7 @@ def test_one_wrong_bit_anywhere_and_no_tensor_is_touched(store: str, at: int) ->
 
 def test_a_wrong_bit_in_rows_of_another_rank_is_not_ours_to_find(store: str) -> None:
     _, folder = saved(store)
-    with (folder / "__0_0.distcp").open("r+b") as body:
+    with (folder / BODY).open("r+b") as body:
         body.seek(3 * CHUNK + 5)
         body.write(b"\xff" * 8)
     reader(folder, []).prepare_local_plan(rows(0, 8))
@@ -196,7 +197,7 @@ def test_a_wrong_bit_in_rows_of_another_rank_is_not_ours_to_find(store: str) -> 
 def test_a_body_that_became_shorter_is_told(store: str) -> None:
     _, folder = saved(store)
     one = reader(folder, [])
-    with (folder / "__0_0.distcp").open("r+b") as body:
+    with (folder / BODY).open("r+b") as body:
         body.truncate(2 * CHUNK + 100)
     with pytest.raises(Unsound, match=rf"ends at byte {2 * CHUNK + 100} of"):
         one.prepare_local_plan(rows(0, ROWS))
@@ -206,7 +207,7 @@ def test_what_no_manifest_vouches_for_is_not_read(store: str) -> None:
     _, folder = saved(store)
     found = contents(folder)
     reads: list[Span] = []
-    for bodies in ({}, {"__0_0.distcp": replace(found.bodies["__0_0.distcp"], nbytes=100)}):
+    for bodies in ({}, {BODY: replace(found.bodies[BODY], nbytes=100)}):
         made = partial(Counting, str(folder.parents[2]), reads)
         one = StoreReader(made, "it", replace(found, bodies=bodies))
         with pytest.raises(Unsound, match="named by no manifest"):
@@ -237,9 +238,7 @@ def test_archives_of_stock_torch_are_loaded_as_stock_torch_does(tmp_path: Path) 
         rank=0,
         world=1,
         layout="",
-        body=body.name,
-        nbytes=len(data),
-        crc32c=chunk_sums(memoryview(data)),
+        files=(File(body.name, len(data), chunk_sums(memoryview(data))),),
         metadata_nbytes=len(metadata),
         metadata_sha256=hashlib.sha256(metadata).hexdigest(),
     )

@@ -1,11 +1,15 @@
 import json
 import os
 import random
+import shutil
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.state_dict_loader import load as load_checkpoint
 
 from evac.errors import ConfigError, GenerationError
 from evac.generation import MARKER
@@ -85,6 +89,7 @@ def torn_manifest(generation: Path) -> None:
 
 def without_manifest(generation: Path) -> None:
     os.unlink(generation / "__0.manifest.json")
+    os.unlink(generation / "weights/__0.manifest.json")
 
 
 def short_body(generation: Path) -> None:
@@ -170,10 +175,68 @@ def test_a_torn_first_generation_is_step_0_with_a_warning(
 
 def test_weights_alone_are_never_taken_for_a_whole_generation(store: str) -> None:
     save(store, 2)
-    path = folder(store, 2) / "__0.manifest.json"
-    manifest = Manifest.decode(path.read_bytes(), where="test")
-    path.write_bytes(Manifest(**{**vars(manifest), "kind": "weights"}).encode())
+    leave_only_weights(store, 2)
     assert Run().saver(store=store).restore() == 1
+
+
+def leave_only_weights(store: str, step: int) -> None:
+    """As a flush that had time for no more."""
+    for path in folder(store, step).iterdir():
+        if path.is_file():
+            path.unlink()
+
+
+@pytest.mark.parametrize("older", [True, False])
+def test_weights_alone_are_restored_by_whoever_asks_for_them(
+    store: str, caplog: pytest.LogCaptureFixture, older: bool
+) -> None:
+    run = save(store, 2)
+    leave_only_weights(store, 2)
+    if not older:
+        shutil.rmtree(folder(store, 1))
+        (folder(store, 2).parent / MARKER).unlink()
+        with pytest.raises(GenerationError, match="allow_weights_only=True"):
+            Run().saver(store=store).restore()
+    again = Run(seed=99)
+    optimizer = digest(again.optimizer.state_dict())
+
+    assert again.saver(store=store).restore(allow_weights_only=True) == 2
+
+    assert digest(again.model.state_dict()) == digest(run.model.state_dict())
+    assert digest(again.optimizer.state_dict()) == optimizer
+    assert (
+        "weights only: optimizer, schedule, loader and random numbers start afresh" in caplog.text
+    )
+
+
+def test_a_whole_generation_goes_before_its_own_weights_and_newer_weights_before_it(
+    store: str,
+) -> None:
+    then = save(store, 3).digest()
+    run = Run(seed=99)
+    assert run.saver(store=store).restore(allow_weights_only=True) == 3
+    assert run.digest() == then
+    leave_only_weights(store, 2)
+    assert Run().saver(store=store).restore(allow_weights_only=True) == 3
+    leave_only_weights(store, 3)
+    assert Run().saver(store=store).restore(allow_weights_only=True) == 3
+    assert Run().saver(store=store).restore() == 1
+
+
+def test_stock_dcp_load_reads_the_weights_out_of_their_folder(store: str) -> None:
+    run = save(store, 1)
+    leave_only_weights(store, 1)
+    with pytest.raises(GenerationError, match="allow_weights_only"):
+        Run().saver(store=store).restore()  # completes them on the way
+    there = folder(store, 1)
+    tree = {"model": Run(seed=99).model.state_dict()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        load_checkpoint(tree, checkpoint_id=there / "weights")
+        with pytest.raises(CheckpointException):
+            load_checkpoint(tree, checkpoint_id=there)
+
+    assert digest(tree["model"]) == digest(run.model.state_dict())
 
 
 def test_another_model_is_refused_by_name_and_left_as_it_was(store: str) -> None:

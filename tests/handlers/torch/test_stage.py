@@ -20,7 +20,10 @@ from tests.handlers.torch.training import Run, digest
 def load(client: FakeClient, number: int, folder: Path, shape: dict[str, Any]) -> dict[str, Any]:
     """What a stock `dcp.load` makes of a slot, read into *shape*."""
     folder.mkdir()
-    (folder / "__0_0.distcp").write_bytes(client.body(number))
+    (folder / "weights").mkdir()
+    for file in json.loads(client.descriptor(number))["files"]:
+        end = file["offset"] + file["nbytes"]
+        (folder / file["name"]).write_bytes(client.body(number)[file["offset"] : end])
     (folder / ".metadata").write_bytes(client.metadata(number))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
