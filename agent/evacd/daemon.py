@@ -15,6 +15,7 @@ import aiohttp
 import structlog
 
 from evac.errors import EvacError, StoreError
+from evac.store.location import is_of_job
 from evac.wire import Accepted, Cancel, Drain, Drill, Message, Ordered, Refuse
 from evacd.calm import Calm
 from evacd.clock import Clock, SystemClock
@@ -24,7 +25,7 @@ from evacd.flush.measure import measure
 from evacd.flush.proof import Proof
 from evacd.flush.tidy import tidy
 from evacd.listening import Ears, Listener
-from evacd.opening import open_peer, open_targets, read_secret
+from evacd.opening import open_peer, open_targets, other_peers, read_secret
 from evacd.operator import Operator
 from evacd.parts import (
     boot_id,
@@ -90,7 +91,8 @@ class Daemon:
         self._ears: Ears | None = None
         self._served = Serving()
         self._metrics = Metrics(self._status)
-        self._stores = open_targets(config)
+        peers = other_peers(config, self._node, lambda key: self._board.peers(key))
+        self._stores = open_targets(config, peers)
         self._proof = Proof(())
         self._secret = read_secret(config)
         self._peer = open_peer(config)
@@ -295,6 +297,10 @@ class Daemon:
 
     async def _learn_and_trickle(self, evacuation: Evacuation, lane: str) -> None:
         """The rate first: what may trickle is a share of it."""
+        while is_of_job(lane):
+            if self._board.peers(""):
+                break
+            await asyncio.sleep(_PROVE_SECONDS)  # nobody has said yet where it leads
         await self._tidy(lane)
         await self._learn(evacuation, lane)
         async with TaskGroup() as tasks:

@@ -1,26 +1,61 @@
 """Opens what the settings name before anything is started: whoever starts it is still looking."""
 
-from collections.abc import Mapping
+import socket
+from collections.abc import Callable, Mapping, Sequence
 from ipaddress import ip_address
+from typing import TypeAlias
 
 import psutil
 
 from evac.errors import ConfigError
-from evac.store import Store, open_store
+from evac.store import Owner, Store, open_store
+from evac.store.location import is_of_job
+from evac.store.peer_group import PeerGroup
 from evacd.config import Config, without_secrets
 from evacd.peer import PeerSettings
+from evacd.peer.others import others
+
+Peers: TypeAlias = Callable[[str], Sequence[str]]
 
 # Less could be guessed by whoever has overheard one handshake.
 _TOKEN_NBYTES = 16
 
 
-def open_targets(config: Config) -> Mapping[str, Store]:
+def open_targets(config: Config, peers: Peers) -> Mapping[str, Store]:
     """The store behind each target; no byte goes there yet.
+
+    Args:
+        peers: See `open_target`.
 
     Raises:
         ConfigError: A URL is of no kind that works here.
     """
-    return {url: _store(config, url) for url in config.store.targets}
+    return {url: _store(config, url, peers) for url in config.store.targets}
+
+
+def open_target(url: str, owner: Owner | None = None, *, peers: Peers) -> Store:
+    """The store behind one target.
+
+    Args:
+        peers: Who may keep what belongs under a key, for ``evac://job``.
+
+    Raises:
+        ConfigError: A URL is of no kind that works here.
+    """
+    if is_of_job(url):
+        return PeerGroup.from_url(url, peers)
+    return open_store(url, owner=owner)
+
+
+def other_peers(config: Config, node: str, registered: Peers) -> Peers:
+    """Who may keep what belongs under a key, this node left out.
+
+    Args:
+        registered: As jobs name them.
+    """
+    names = {node, socket.gethostname(), "localhost"}
+    names |= {one.address for some in psutil.net_if_addrs().values() for one in some}
+    return lambda key: others(registered(key), names=names, listen=config.peer.listen)
 
 
 def read_secret(config: Config) -> bytes | None:
@@ -94,9 +129,9 @@ def peer_address(listen: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _store(config: Config, url: str) -> Store:
+def _store(config: Config, url: str, peers: Peers) -> Store:
     try:
-        return open_store(url)
+        return open_target(url, peers=peers)
     except ConfigError as error:
         # Its own words may repeat the URL, and with it a password.
         key, expected = "store.targets", f"{error.expected} (for {without_secrets(url)})"

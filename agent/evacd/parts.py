@@ -31,6 +31,7 @@ from evacd.evacuation import Evacuation
 from evacd.flush.save import Saver
 from evacd.kube import Client, in_cluster, node_name
 from evacd.leaving import Leaving
+from evacd.opening import open_target, other_peers
 from evacd.order import Machine
 from evacd.quiet import Seen, Trickle
 from evacd.readiness import Readiness
@@ -156,7 +157,9 @@ def make_evacuation(
             advise_again=config.notice.advise_again_seconds,
         ),
         board=board,
-        saver=Saver(cache(_open_store), node=node),
+        saver=Saver(
+            cache(partial(open_target, peers=other_peers(config, node, board.peers))), node=node
+        ),
         keep=config.store.keep,
         lanes=config.store.targets,
         assumed=config.plan.assumed_bytes_per_second,

@@ -18,6 +18,10 @@ _WORLD = ("EVAC_WORLD", "WORLD_SIZE", "SLURM_NTASKS")
 _PRIORITY = ("EVAC_PRIORITY",)
 # What the torchrun backend tells its workers.
 _RENDEZVOUS = "EVAC_RENDEZVOUS"
+# Where the job's nodes keep bytes for each other; `evac.store` reads it, too.
+_PEERS = "EVAC_PEERS"
+# No more fit on the wire; a job has use for a few.
+_MOST_PEERS = 64
 _RUN = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
 
 
@@ -80,6 +84,9 @@ def read_settings(
         run=run or "",
         need_seconds=need_seconds,
         rendezvous=environment.get(_RENDEZVOUS, ""),
+        peers=tuple(
+            one for part in environment.get(_PEERS, "").split(",") if (one := part.strip())
+        )[:_MOST_PEERS],
     )
     checked(register)
     if mode == Mode.CALLBACK and not register.need_seconds > 0:

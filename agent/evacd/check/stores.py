@@ -8,6 +8,7 @@ from pathlib import Path
 
 from evac.errors import ConfigError, StoreError
 from evac.store import Store, is_durable, open_store
+from evac.store.location import is_of_job
 from evacd.check import mounts
 from evacd.check.findings import Finding, Verdict
 from evacd.clock import Clock
@@ -20,6 +21,9 @@ NAME = "store"
 async def check_store(url: str, *, durable_anyway: bool, seconds: float, clock: Clock) -> Finding:
     """Try *url* for at most *seconds*."""
     shown = without_secrets(url)
+    if is_of_job(url):
+        about = "memory of each job's other nodes, which its workloads name; never durable"
+        return Finding(NAME, Verdict.OK, f"{shown}: {about}")
     try:
         async with asyncio.timeout_at(asyncio.get_running_loop().time() + seconds):
             rates = await _exercise(open_store(url), clock)

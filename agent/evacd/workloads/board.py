@@ -131,6 +131,10 @@ class Board:
         """Where a job's nodes meet, as its workloads say; what was said last comes first."""
         return self._roster.rendezvous(unit)
 
+    def peers(self, key: str) -> tuple[str, ...]:
+        """Addresses of the nodes that may keep what belongs under *key*, as its job's workloads say."""
+        return self._roster.peers(key)
+
     def hold(self, unit: str, generation: Generation) -> AbstractContextManager[tuple[Part, ...]]:
         """Pin a generation for as long as the context is open, whatever its workloads do.
 

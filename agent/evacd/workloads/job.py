@@ -94,6 +94,7 @@ class Workload:
         shape: Of the current reservation; None before the first.
         resuming: Numbers of the slots that it has handed back so far; None once that is over.
         rendezvous: Where it says that its job's nodes meet; "" for nowhere.
+        peers: Where it says that its job's nodes keep bytes for each other.
     """
 
     id: int
@@ -116,6 +117,7 @@ class Workload:
     slots: dict[int, Slot] = field(default_factory=dict)
     resuming: set[int] | None = None
     rendezvous: str = ""
+    peers: tuple[str, ...] = ()
 
     @property
     def alive(self) -> bool:

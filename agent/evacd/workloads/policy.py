@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 
 from evac.generation import NAME
+from evac.store.location import is_address
 from evac.wire import Mode, Register
 from evacd.workloads.pods import Pod, Stray, Whereabouts
 from evacd.workloads.settings import BoardSettings, UserLimits
@@ -117,6 +118,9 @@ def admit(
         )
     if message.rank >= message.world:
         return Refusal(f"rank {message.rank} is outside a world of {message.world}")
+    for address in message.peers:
+        if not is_address(address):
+            return Refusal(f"peer {address!r} is none: expected host:port")
     rights = rights_of(user, uid, settings, pod=pod)
     if message.priority > rights.max_priority:
         return Refusal(

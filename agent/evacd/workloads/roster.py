@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from evac.errors import GenerationError
 from evac.generation import Generation
 from evac.segment import aligned
+from evac.store.location import is_of_job
 from evac.wire import Mode, Register, Reserve
 from evacd.facts import Unit
 from evacd.workloads.budget import Evictable, Room, fit
@@ -81,7 +82,7 @@ class Roster:
         if seat is not None and seat.alive:
             seat.world, seat.priority, seat.run = message.world, message.priority, message.run
             seat.need_seconds, seat.share = message.need_seconds, share
-            seat.rendezvous = message.rendezvous
+            seat.rendezvous, seat.peers = message.rendezvous, message.peers
             if message.resume:
                 seat.resuming = set()
                 return seat
@@ -106,6 +107,7 @@ class Roster:
             newest=seat.newest if seat else None,
             resuming=set() if message.resume else None,
             rendezvous=message.rendezvous,
+            peers=message.peers,
         )
         self.seated(workload)
         if seat is not None and not seat.slots:
@@ -282,9 +284,26 @@ class Roster:
         said = [member.rendezvous for member in reversed(job.members)] if job else []
         return tuple(dict.fromkeys(one for one in said if one))
 
+    def peers(self, key: str) -> tuple[str, ...]:
+        """Where the nodes of the job that *key* belongs to keep bytes for each other.
+
+        Of all jobs, for what belongs to none.
+        """
+        own = [job for job in self.jobs.values() if key.startswith(f"{job.name}/")]
+        said = [m.peers for job in own or self.jobs.values() for m in reversed(job.members)]
+        return tuple(dict.fromkeys(one for some in said for one in some))
+
     def units(self, lanes: tuple[str, ...]) -> tuple[Unit, ...]:
-        """One per job, in the order of their arrival."""
-        return tuple(job.unit(lanes) for job in self.jobs.values())
+        """One per job, in the order of their arrival.
+
+        Args:
+            lanes: Of the node; one to the job's own peers only where the job has named some.
+        """
+        alone = tuple(lane for lane in lanes if not is_of_job(lane))
+        return tuple(
+            job.unit(lanes if any(member.peers for member in job.members) else alone)
+            for job in self.jobs.values()
+        )
 
     def hold(self, unit: str, generation: Generation) -> tuple[Slot, ...]:
         """Pin one generation's slots, by rank, until `unhold`.

@@ -14,7 +14,7 @@ from evac.errors import ConfigError
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,221}")
 # A peer is found by its address, and there is no port that all would use.
-PEER = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,252}|\[[0-9a-fA-F:.]{2,45}\]):[0-9]{1,5}")
+_PEER = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,252}|\[[0-9a-fA-F:.]{2,45}\]):[0-9]{1,5}")
 # In place of addresses: those of the job's other nodes, whichever they are.
 JOB = "job"
 _ADDRESS = re.compile(r"[0-9]{1,3}(\.[0-9]{1,3}){3}")
@@ -120,17 +120,28 @@ def parse(url: str, *, options: Collection[str]) -> Location:
     return Location(split.scheme, split.netloc, prefix, given)
 
 
+def is_of_job(url: str) -> bool:
+    """Whether *url* stands for the memory of the job's other nodes, whichever they are."""
+    scheme, _, rest = url.partition("://")
+    return scheme == "evac" and rest.partition("/")[0].partition("?")[0] == JOB
+
+
+def is_address(text: str) -> bool:
+    """Whether it is ``host:port``."""
+    return _PEER.fullmatch(text) is not None and 0 < int(text.rpartition(":")[2]) < 65536
+
+
 def _named(scheme: str, name: str) -> bool:
     if scheme == "evac":
-        return name == JOB or all(PEER.fullmatch(one) for one in name.split(","))
+        return name == JOB or all(_PEER.fullmatch(one) for one in name.split(","))
     return _BUCKET.fullmatch(name) is not None
 
 
 def _impossible(scheme: str, name: str) -> str:
     """What a name should be where no bucket can have it; "" where one can."""
     if scheme == "evac":
-        ports = [] if name == JOB else [int(one.rpartition(":")[2]) for one in name.split(",")]
-        return "" if all(0 < port < 65536 for port in ports) else "a port from 1 to 65535"
+        known = name == JOB or all(is_address(one) for one in name.split(","))
+        return "" if known else "a port from 1 to 65535"
     pattern, most, expected = _LABELS[scheme]
     ends = name[0].isalnum() and name[-1].isalnum()
     fits = ends and 3 <= len(name) <= most and pattern.fullmatch(name) is not None

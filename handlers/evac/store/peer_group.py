@@ -22,7 +22,7 @@ from evac._clock import Monotonic, monotonic
 from evac.errors import StoreError, StoreMissing, StoreRejected, StoreUnavailable
 from evac.store import Entry
 from evac.store.keys import split
-from evac.store.location import JOB, Location, parse
+from evac.store.location import JOB, Location, is_address, parse
 from evac.store.peer import OPTIONS, PeerLeaving, PeerStore, token_path
 
 T = TypeVar("T")
@@ -158,7 +158,8 @@ class PeerGroup:
             text = f"{whose}\0{self._node}\0{address}".encode()
             return self._away.get(address, now) > now, blake2b(text, digest_size=16).digest()
 
-        return tuple(sorted(dict.fromkeys(self._members(key)), key=weight))
+        known = {address for address in self._members(key) if is_address(address)}
+        return tuple(sorted(known, key=weight))
 
     async def _first(self, key: str, work: Callable[[PeerStore], Awaitable[T]]) -> T:
         """By the first peer that does it.

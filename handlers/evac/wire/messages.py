@@ -71,6 +71,8 @@ class Register(Message):
         resume: `HandBack` follows for each slot that this process still has.
         rendezvous: Where the job's nodes meet, to be told of a departure:
             ``tcpstore://host:port/prefix`` or ``etcd://host:port/prefix``; "" for nowhere.
+        peers: Where the job's nodes keep bytes for each other, ``host:port``; this node may be among
+            them. A job of more nodes names some.
     """
 
     type: ClassVar[str] = "register"
@@ -83,6 +85,7 @@ class Register(Message):
     need_seconds: float = _seconds(default=0.0)
     resume: bool = _flag(default=False)
     rendezvous: str = _text(512, default="")
+    peers: tuple[str, ...] = _texts(270, default=())
 
 
 @dataclass(frozen=True)

@@ -90,6 +90,51 @@ async def test_what_the_durable_store_does_not_take_a_peer_keeps(
     assert json.loads(evac(pair, "verify", pair.url, "--json"))["jobs"]
 
 
+async def test_a_job_says_where_its_nodes_keep_bytes_and_a_node_never_puts_any_into_itself(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = pair.here, pair.there
+    with (
+        socket.create_server(("127.0.0.1", 0)) as free,
+        socket.create_server(("127.0.0.1", 0)) as no,
+    ):
+        own, dead = (f"127.0.0.1:{one.getsockname()[1]}" for one in (free, no))
+    monkeypatch.setenv("EVAC_PEER_TOKEN_FILE", pair.environ["EVAC_PEER_TOKEN_FILE"])
+    monkeypatch.setenv("EVAC_PEERS", f"{own},{dead},{pair.url.removeprefix('evac://')}")
+    here.store.write_text("no folder: nothing can be put here")
+    here.start("--store", "evac://job", "--peer-listen", own, environ=pair.environ)
+    here.staged(7, "training", nbytes=3 * MEBI)
+    [prefix] = {one["unit"] for one in here.status()["workloads"]}
+
+    here.drain()
+    outcomes = here.settled()
+
+    assert outcomes[prefix]["kept"]
+    assert not outcomes[prefix]["durable"]
+    assert here.status()["peer"]["jobs"] == []
+    here.close()
+    # A successor finds it by what its environment says, whichever node has it.
+    store = open_store("evac://job")
+    [found] = await survey(store, prefix)
+    assert (found.generation, found.state) == (Generation(1, 7), State.COMPLETE)
+    held = [job["prefix"] for job in there.status()["peer"]["jobs"] if job["generations"]]
+    assert held == [prefix]
+
+
+def test_a_job_that_names_no_peers_is_not_sent_there(node_alone: Node) -> None:
+    node_alone.start("--store", "evac://job")
+    node_alone.staged(5)
+
+    node_alone.drain()
+
+    assert all(outcome["durable"] for outcome in node_alone.settled().values())
+
+
+@pytest.fixture
+def node_alone(tmp_path: Path) -> Iterator[Node]:
+    yield from node_at(tmp_path / "alone")
+
+
 async def test_a_node_that_leaves_takes_nothing_for_others(pair: Pair) -> None:
     pair.there.staged(1)
     pair.there.drain()

@@ -42,11 +42,13 @@ def test_the_prefix_is_owner_and_job() -> None:
         ({"rank": 2}, "alice", 1001, 0, "rank 2 is outside a world of 2"),
         ({"mode": "sometimes"}, "alice", 1001, 0, "mode 'sometimes' is unknown"),
         ({"mode": "callback"}, "alice", 1001, 0, "need_seconds is 0"),
+        ({"peers": ("node-1:9912", "node-2")}, "alice", 1001, 0, "peer 'node-2' is none"),
+        ({"peers": ("node-1:99999",)}, "alice", 1001, 0, "expected host:port"),
         ({}, "alice", 1001, 256, "256 workloads on board"),
     ],
 )
 def test_a_refusal_says_why(
-    message: dict[str, int | str], user: str | None, uid: int, aboard: int, reason: str
+    message: dict[str, object], user: str | None, uid: int, aboard: int, reason: str
 ) -> None:
     register = replace(_register(), **message)  # type: ignore[arg-type]  # a table of fields
 

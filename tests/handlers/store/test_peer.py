@@ -141,7 +141,7 @@ async def test_a_job_without_peers_has_no_such_store(monkeypatch: pytest.MonkeyP
 async def test_a_process_finds_its_jobs_peers_in_its_environment(
     peer: PeerServer, token: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("EVAC_PEERS", f" 127.0.0.1:{peer.port}, 127.0.0.1:1")
+    monkeypatch.setenv("EVAC_PEERS", f" 127.0.0.1:{peer.port}, 127.0.0.1:1,,nonsense,a:99999")
     prefix = fresh()
     await at(peer, token, prefix=prefix).put("a", memoryview(b"x"))
 
