@@ -44,7 +44,8 @@ from evacd.workloads.lending import Lending
 from evacd.workloads.memory import sealed_bytes
 from evacd.workloads.peer import PeerGone, identify
 from evacd.workloads.places import Places, Prepare
-from evacd.workloads.policy import Admission, Refusal, admit
+from evacd.workloads.pods import Stray
+from evacd.workloads.policy import Admission, Refusal, admit, rights_of
 from evacd.workloads.returns import Back, Returns
 from evacd.workloads.roster import Roster
 from evacd.workloads.session import Session, Stage
@@ -301,11 +302,15 @@ class Desk:
 
     def _ask_to_save(self, session: Session, message: Save) -> Message:
         """Whose user's job it is may ask: a preStop hook is another process of the same one."""
-        uid = session.peer.uid
-        for unit, job in self._roster.jobs.items():
-            if any(m.job == message.job and m.process.uid == uid for m in job.members):
-                return self._save(unit, message.seconds, uid) if self._save else Refuse("not here")
-        who = session.peer.user or f"uid {uid}"
+        peer = session.peer
+        if not isinstance(peer.pod, Stray):
+            rights = rights_of(peer.user, peer.uid, self._settings, pod=peer.pod)
+            unit = f"{rights.owner}/{message.job}"
+            job = self._roster.jobs.get(unit)
+            if job is not None and any(m.process.uid == peer.uid for m in job.members):
+                asked = self._save(unit, message.seconds, peer.uid) if self._save else None
+                return asked or Refuse("not here")
+        who = peer.user or f"uid {peer.uid}"
         return Refuse(f"no job {message.job} of user {who} is on board of this node")
 
     def _expect(self, back: Back) -> None:
