@@ -4,9 +4,9 @@ With one lane it is one greedy pass. With several, the lane that a unit takes de
 for those behind it: two may each fit on two lanes, and a third only if they share one. So all
 ways to place the first units that are equally good for them are kept side by side, less those
 that leave no more time on any lane than another one does, and the next unit picks among them. That is
-exact as long as they are few (`MOST`); beyond, those that leave most are kept. Where the plain
-greedy pass gives everybody the best there is, nothing is searched: with room for all, five
-hundred units cost one pass.
+exact as long as they are few (`MOST`); beyond, those that leave most are kept. Nothing is searched
+where the plain greedy pass gives everybody the best there is, and where there are more units than
+any node has jobs that matter: five hundred cost one pass.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from evacd.plan.choices import Choice
 # Ways that are kept side by side, for all units together: so that a plan takes milliseconds.
 MOST = 1536
 _MOST_AT_ONCE = 128
-# Units beyond which nobody is moved to a lane that it would rather have.
+# Units beyond which the greedy pass has to do.
 _FEW = 64
 
 
@@ -64,18 +64,38 @@ def place(asked: Sequence[Asked], free: Mapping[str, float]) -> Picks:
         One pick for each of *asked*. Within what is equally good, nobody could by itself change to
         a lane that it prefers.
     """
-    lanes = {lane: number for number, lane in enumerate(free)}
-    start = _Way(tuple(free.values()), ())
-    plain = _placed(asked, lanes, start, most=1)
-    if len(lanes) < 2 or all(
-        pick is not None and pick.choice == 0
-        for pick, one in zip(plain, asked, strict=True)
-        if one.choices
+    plain = _greedy(asked, free)
+    if (
+        len(free) < 2
+        or len(asked) > _FEW
+        or all(
+            pick is not None and pick.choice == 0
+            for pick, one in zip(plain, asked, strict=True)
+            if one.choices
+        )
     ):
         return plain
+    lanes = {lane: number for number, lane in enumerate(free)}
+    start = _Way(tuple(free.values()), ())
     most = max(min(_MOST_AT_ONCE, MOST // max(len(asked), 1)), 4)
     found = max(_placed(asked, lanes, start, most=most), plain, key=_value)
-    return _preferred(found, asked, lanes, start) if len(asked) <= _FEW else found
+    return _preferred(found, asked, lanes, start)
+
+
+def _greedy(asked: Sequence[Asked], free: Mapping[str, float]) -> Picks:
+    """Everybody gets the best that fits, on the first lane on which it does."""
+    at = dict(free)
+    return tuple(_first_fit(one, at) for one in asked)
+
+
+def _first_fit(asked: Asked, free: dict[str, float]) -> Pick | None:
+    for number, choice in enumerate(asked.choices):
+        for place, lane in enumerate(choice.lanes):
+            ends = free[lane] + choice.seconds[place]
+            if ends <= asked.limit:
+                free[lane] = ends
+                return Pick(number, place)
+    return None
 
 
 def _value(picks: Picks) -> tuple[float, ...]:
@@ -88,7 +108,7 @@ def _placed(asked: Sequence[Asked], lanes: Mapping[str, int], start: _Way, *, mo
         further: list[_Way] = []
         for number, choice in enumerate(one.choices):
             for way in ways:
-                further += _further(way, number, choice, lanes, one.limit, all=most > 1)
+                further += _further(way, number, choice, lanes, one.limit)
             if further:
                 break
         else:
@@ -98,9 +118,9 @@ def _placed(asked: Sequence[Asked], lanes: Mapping[str, int], start: _Way, *, mo
 
 
 def _further(
-    way: _Way, number: int, choice: Choice, lanes: Mapping[str, int], limit: float, *, all: bool
+    way: _Way, number: int, choice: Choice, lanes: Mapping[str, int], limit: float
 ) -> list[_Way]:
-    """*way* with *choice* behind it: on each lane, or on the first on which it fits."""
+    """*way* with *choice* behind it, on each lane on which it fits."""
     found = []
     for place, (lane, seconds) in enumerate(zip(choice.lanes, choice.seconds, strict=True)):
         at = lanes[lane]
@@ -108,8 +128,6 @@ def _further(
         if ends <= limit:
             free = (*way.free[:at], ends, *way.free[at + 1 :])
             found.append(_Way(free, (*way.picks, Pick(number, place))))
-            if not all:
-                break
     return found
 
 
