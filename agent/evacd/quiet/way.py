@@ -5,7 +5,7 @@ generation that the plan chose goes on at full speed and *is* the step: only wha
 is planned. Whatever else moves on that lane is cancelled, and the flush goes ahead while it ends.
 """
 
-from asyncio import Task, wait
+from asyncio import CancelledError, Task, wait
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -57,9 +57,13 @@ class Moving:
             self.task.cancel()
 
     async def ended(self) -> Saved | Unsaved | None:
-        """Wait for the result; None where it was cancelled."""
+        """Wait for the result; None where it was cancelled. Who gives up waiting ends it, too."""
         if self.task is not None:
-            await wait([self.task])
+            try:
+                await wait([self.task])
+            except CancelledError:
+                self.task.cancel()
+                raise
         return self.result
 
 

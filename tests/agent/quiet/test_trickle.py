@@ -294,3 +294,23 @@ async def test_a_transfer_that_cannot_keep_its_pace_is_a_measurement(node: Make)
 
         (seen,) = here.learned
         assert not seen.least
+
+
+async def test_a_step_that_is_stopped_takes_with_it_what_quiet_time_had_begun(
+    node: Make, tmp_path: Path
+) -> None:
+    second = f"file://{tmp_path}/second"
+    (tmp_path / "second").mkdir()
+    async with node(cap=CRAWL, others=[second]) as here:
+        here.aboard.stage("a/job", 5, 64 * MIB)
+        await here.until(lambda: here.left() < 64 * MIB)
+        async with asyncio.TaskGroup() as tasks:
+            with here.aboard.hold("a/job", Generation(1, 5)) as parts:
+                # As a flush that is stopped before its first look.
+                step = tasks.create_task(here.way.save(parts, lane=here.lane, order="o"))
+                await asyncio.sleep(0)
+                step.cancel()
+                await asyncio.wait([step])
+
+        await here.until(lambda: here.heard("trickle.cancelled") or here.heard("trickle.finished"))
+        assert not here.heard("trickle.finished")
