@@ -65,7 +65,7 @@ class BoardSettings:
     stores: tuple[str, ...]
     hello_seconds: float = 10.0
     max_strangers: int = 64
-    max_workloads: int = 256
+    max_workloads: int = 1024
     last_words_seconds: float = 5.0
     users: Mapping[str, UserLimits] = field(default_factory=dict)
     pods: Path | None = None
