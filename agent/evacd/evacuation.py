@@ -223,6 +223,7 @@ class Evacuation:
         window = order.deadline - order.given
         log.warning("order.amended", order=order.id, window_seconds=round(window, 3), told=told)
         self._record("order.amended", {**_order_facts(order, window), "told": told})
+        self.leaving.amended(order)
         self._announce_leaving(order)
 
     def _stand_down(self, order: Order, reason: str) -> None:

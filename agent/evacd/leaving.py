@@ -111,6 +111,11 @@ class Leaving:
         for gate in self._gates:
             gate.close(order)
 
+    def amended(self, order: Order) -> None:
+        """The order has less time, or is surer."""
+        for gate in self._gates:
+            gate.amend(order)
+
     def announce(self, order: Order, goes: Mapping[str, Step | None]) -> None:
         """Tell that this node leaves; again when the order is amended.
 

@@ -17,7 +17,6 @@ from typing import Any
 import aiohttp
 import psutil
 
-from evac.errors import ConfigError
 from evac.store import Owner, Store, is_durable, open_store
 from evac.wire import Cancel, Drain, Drill, Message
 from evacd.calm import Calm, tell
@@ -25,11 +24,11 @@ from evacd.clock import Clock
 from evacd.config import Config, UserPolicy
 from evacd.cordon import Cordon
 from evacd.cordon.command import CommandCordon
+from evacd.cordon.configured import kubernetes
 from evacd.drill import Drills
 from evacd.errors import StateError
 from evacd.evacuation import Evacuation
 from evacd.flush.save import Saver
-from evacd.kube import Client, in_cluster, node_name
 from evacd.leaving import Leaving
 from evacd.opening import open_target, other_peers
 from evacd.order import Machine
@@ -272,8 +271,8 @@ def _cordons(
     config: Config, session: aiohttp.ClientSession, clock: Clock, node: str, boot: str
 ) -> tuple[Cordon, ...]:
     cordon, found = config.cordon, list[Cordon]()
-    if (kubernetes := _kubernetes(config, session, clock, boot)) is not None:
-        found.append(kubernetes)
+    if (of_node := kubernetes(config, session, clock, boot=boot, environ=os.environ)) is not None:
+        found.append(of_node)
     if cordon.command:
         found.append(
             CommandCordon(
@@ -284,34 +283,6 @@ def _cordons(
             )
         )
     return tuple(found)
-
-
-def _kubernetes(
-    config: Config, session: aiohttp.ClientSession, clock: Clock, boot: str
-) -> Cordon | None:
-    cordon, account = config.cordon, config.node.account
-    access = in_cluster(os.environ, account=account)
-    if cordon.kubernetes == "off":
-        return None
-    if cordon.kubernetes == "auto" and (access is None or not access.token_file.exists()):
-        return None
-    if access is None:
-        key = "cordon.kubernetes"
-        expected = "auto or off outside of a cluster: KUBERNETES_SERVICE_HOST is not set"
-        raise ConfigError(config.origins.get(key, key), key, expected)
-    # Nobody pays for it outside of a cluster.
-    from evacd.cordon.kubernetes import KubernetesCordon
-
-    return KubernetesCordon(
-        Client(session, access),
-        clock,
-        node=node_name(config.node.name, otherwise=config.state.node, environ=os.environ),
-        boot=boot,
-        timeout_seconds=cordon.kubernetes_timeout_seconds,
-        report_only=cordon.kubernetes == "report-only",
-        aliases=cordon.kubernetes_conditions,
-        evict_pods=cordon.kubernetes_evict,
-    )
 
 
 def _announcers(

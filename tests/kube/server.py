@@ -266,6 +266,8 @@ class _Handler:
         self._check(request, thing)
         await self._kube.admit(request, wanted, thing, None)
         self._fill(thing)
+        if _dry(request):
+            return _json(thing, 201)
         return _json(await self._storage.create(self._resource, namespace, thing), 201)
 
     async def change(self, request: web.Request) -> web.Response:
@@ -292,6 +294,8 @@ class _Handler:
         self._check(request, new)
         await self._kube.admit(request, wanted, new, old)
 
+        if _dry(request):
+            return _json(new)
         if self._kube.between is not None:
             await self._kube.between()
 
@@ -400,6 +404,10 @@ def _patched(old: Object, body: Any, request: web.Request) -> Object:
         new["metadata"].pop("resourceVersion", None)
     result: Object = new
     return result
+
+
+def _dry(request: web.Request) -> bool:
+    return request.query.get("dryRun") == "All"
 
 
 def _wanted(request: web.Request, thing: Object) -> bool:

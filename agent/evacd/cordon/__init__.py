@@ -27,7 +27,11 @@ class Cordon(Protocol):
 
 @runtime_checkable
 class Following(Cordon, Protocol):
-    """One that is told of the flush's end as well, and that remembers what it did elsewhere."""
+    """One that is told more of an order than its beginning, and remembers elsewhere what it did."""
+
+    async def amended(self, order: Order, *, seconds_left: float) -> str | None:
+        """The order, for which it is closed, has less time or is surer. As `close` otherwise."""
+        ...
 
     async def emptied(
         self, order: Order, *, kept: int, lost: int, seconds_left: float

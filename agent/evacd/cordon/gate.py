@@ -65,6 +65,7 @@ class Gate:
         self._tell = tell
         self._noted = noted
         self._wish: _Wish | None = None
+        self._amended: Order | None = None
         self._emptied: _Emptied | None = None
         self._told: _Emptied | None = None
         self._telling: Task[str | None] | None = None
@@ -78,6 +79,12 @@ class Gate:
     def reopen(self, order: Order, *, reason: str) -> None:
         """Undo the close, once it has ended; nothing where there was none."""
         self._want(_Wish(order, reason))
+
+    def amend(self, order: Order) -> None:
+        """The order has less time, or is surer: after a close has ended."""
+        if isinstance(self._cordon, Following):
+            self._amended = order
+            self._begin()
 
     def emptied(self, order: Order, *, kept: int, lost: int) -> None:
         """The flush is over, for now: once for each outcome, after a close has ended."""
@@ -97,7 +104,7 @@ class Gate:
             self._begin()
 
     def _want(self, wish: _Wish) -> None:
-        self._wish, self._emptied = wish, None
+        self._wish, self._amended, self._emptied = wish, None, None
         if self._telling is not None:
             self._telling.cancel()
         self._begin()
@@ -123,6 +130,9 @@ class Gate:
             # Who closes or opens it now has no need to know how it was.
             self._wish = self._inherit = None
             return self._carry_out(wish)
+        if (amended := self._amended) is not None:
+            self._amended = None
+            return self._amend(amended)
         if (emptied := self._emptied) is not None:
             self._emptied = None
             return self._tell_emptied(emptied)
@@ -130,6 +140,12 @@ class Gate:
             self._inherit = None
             return self._look(found)
         return None
+
+    async def _amend(self, order: Order) -> None:
+        assert isinstance(self._cordon, Following)
+        left = order.deadline - self._clock.monotonic()
+        if (wrong := await self._cordon.amended(order, seconds_left=left)) is not None:
+            self._tell(order.id, "cordon.failed", {"name": self.name, "reason": wrong})
 
     async def _look(self, found: Callable[[str], None]) -> None:
         assert isinstance(self._cordon, Following)

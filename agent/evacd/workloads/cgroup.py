@@ -19,6 +19,8 @@ cgroup_namespaces(7). Read 2026-11.
 """
 
 import re
+from dataclasses import dataclass
+from typing import TypeAlias
 
 _HEX = "[0-9a-f]"
 # As kinds of uids go: of most pods, with what the systemd driver makes of its dashes; of a pod
@@ -29,6 +31,25 @@ _PLAIN = rf"pod({_UID})(?::[^/]*)?"
 # Services that have pods below them, and are root's.
 _RUNTIMES = ("containerd.service", "crio.service", "docker.service", "kubelet.service")
 _PART = re.compile(f"(?:{_SLICE}|{_PLAIN})")
+
+
+@dataclass(frozen=True)
+class Pod:
+    """Where a process runs."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True)
+class Stray:
+    """It is in a pod of which this node knows no namespace."""
+
+    uid: str
+
+
+Whereabouts: TypeAlias = Pod | Stray | None
 
 
 def pod_uid(cgroup: str) -> str | None:

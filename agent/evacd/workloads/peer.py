@@ -14,8 +14,9 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from evacd.workloads.cgroup import Whereabouts
 from evacd.workloads.job import Process
-from evacd.workloads.pods import Whereabouts, whereabouts
+from evacd.workloads.pods import whereabouts
 
 SO_PEERPIDFD = 77
 _CREDENTIALS = struct.Struct("3i")

@@ -6,33 +6,12 @@ API server, which needs the right to read every pod, and is not there when it is
 """
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
 
-from evacd.workloads.cgroup import pod_uid
+from evacd.workloads.cgroup import Pod, Stray, Whereabouts, pod_uid
 
 # A kubelet runs 110 pods by default; a folder outlives its pod for a while.
 _MOST_FOLDERS = 20_000
-
-
-@dataclass(frozen=True)
-class Pod:
-    """Where a process runs."""
-
-    namespace: str
-    name: str
-    uid: str
-
-
-@dataclass(frozen=True)
-class Stray:
-    """It is in a pod of which this node knows no namespace."""
-
-    uid: str
-
-
-Whereabouts: TypeAlias = Pod | Stray | None
 
 
 def whereabouts(pid: int, folders: Path) -> Whereabouts:

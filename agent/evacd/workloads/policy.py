@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from evac.generation import NAME
 from evac.store.location import is_address
 from evac.wire import Mode, Register
-from evacd.workloads.pods import Pod, Stray, Whereabouts
+from evacd.workloads.cgroup import Pod, Stray, Whereabouts
 from evacd.workloads.settings import BoardSettings, UserLimits
 
 

@@ -1,6 +1,7 @@
 """A cordon that follows the flush: told of its end, and asked what an earlier daemon left."""
 
 import asyncio
+from dataclasses import replace
 
 from evacd.facts import Order
 from tests.agent.cordon.test_gate import ONE, TWO, Scheduler, at_rest
@@ -15,6 +16,11 @@ class Follower(Scheduler):
         self.ends = ends
         self.emptied_began = asyncio.Event()
         self.looks = 0
+
+    async def amended(self, order: Order, *, seconds_left: float) -> str | None:
+        assert not self.busy
+        self.done.append((f"amended {order.amendments}", order.id))
+        return None
 
     async def emptied(
         self, order: Order, *, kept: int, lost: int, seconds_left: float
@@ -44,6 +50,17 @@ async def test_it_is_told_after_the_close_and_once_for_each_outcome() -> None:
 
     assert [what for what, _ in follower.done] == ["close", "emptied 1/0", "emptied 1/1"]
     assert again.told == [("one", "cordon.failed")]
+
+
+async def test_an_amendment_is_told_after_the_close_and_before_the_end() -> None:
+    follower = Follower()
+    async with at_rest(follower) as scene:
+        scene.gate.close(ONE)
+        scene.gate.emptied(ONE, kept=1, lost=0)
+        scene.gate.amend(replace(ONE, amendments=1))
+        scene.gate.amend(replace(ONE, amendments=2))
+
+    assert [what for what, _ in follower.done] == ["close", "amended 2", "emptied 1/0"]
 
 
 async def test_a_cancel_ends_what_follows_and_opens() -> None:

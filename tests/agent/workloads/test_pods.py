@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from evac.wire import Register
+from evacd.workloads.cgroup import Pod, Stray
 from evacd.workloads.peer import peer_of
-from evacd.workloads.pods import Pod, Stray, whereabouts
+from evacd.workloads.pods import whereabouts
 from evacd.workloads.policy import Admission, Refusal, admit
 from evacd.workloads.settings import UserLimits
 from tests.agent.workloads.peers import settings

@@ -16,7 +16,7 @@ from evacd.clock import Clock
 from evacd.cordon.kubernetes import marks, words
 from evacd.cordon.kubernetes.asking import Asking, Refused
 from evacd.cordon.kubernetes.evict import Evicted, evict
-from evacd.facts import Order
+from evacd.facts import Confidence, Order
 from evacd.kube import Client
 
 log = structlog.get_logger()
@@ -113,6 +113,33 @@ class KubernetesCordon:
         log.info("pods.evicted", pods=result.gone, left=len(result.left))
         return "; ".join(each for each in (wrong, result.wrong) if each) or None
 
+    async def amended(self, order: Order, *, seconds_left: float) -> str | None:
+        """See `Following`."""
+        asking = Asking(self._client, self._node)
+        text = words.told(order, utc=self._clock.utc(), seconds_left=seconds_left)
+        reason = f"{order.source}-{order.kind}"
+        name = f"NoticeAmended{order.amendments}"
+        return await self._each(
+            asking,
+            {
+                "condition": self._condition(asking, reason, text, going=True),
+                "event": self._event(asking, order, name, text, warning=True),
+            },
+        )
+
+    async def rehearse(self) -> str | None:
+        """Whether all of it would be allowed; the server is asked to change nothing."""
+        asking = Asking(self._client, self._node, dry=True)
+        order = Order("check", 0.0, Confidence.ADVISORY, "evacd", "check", given=0.0)
+        steps: dict[str, Coroutine[Any, Any, None]] = {}
+        if not self._report_only:
+            steps["cordon"] = self._try_to_shut(asking)
+        steps["condition"] = self._condition(asking, "Check", "asked only", going=True)
+        steps["event"] = self._event(asking, order, "Check", "asked only", warning=False)
+        if self._evict_pods:
+            steps["pods"] = self._may_list(asking)
+        return await self._each(asking, steps)
+
     async def left_over(self) -> str | None:
         """See `Following`."""
         asking = Asking(self._client, self._node)
@@ -148,6 +175,16 @@ class KubernetesCordon:
             if not (wrong := marks.still_open(node)):
                 return
         raise _Undone(f"somebody undoes it: {wrong}")
+
+    async def _try_to_shut(self, asking: Asking) -> None:
+        node = await asking.node()
+        self._uid = marks.uid_of(node)
+        await asking.change(partial(marks.closing, order="check", boot=self._boot), node)
+        await asking.change(partial(marks.tainting, value="check"), node)
+
+    async def _may_list(self, asking: Asking) -> None:
+        params = {"fieldSelector": f"spec.nodeName={self._node}", "limit": "1"}
+        await asking.ask("GET", "/api/v1/pods", params=params)
 
     async def _open(self, asking: Asking) -> None:
         node = await asking.change(marks.reopening, await asking.node())

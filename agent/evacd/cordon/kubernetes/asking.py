@@ -46,8 +46,10 @@ _CURES = {
 class Asking:
     """Asks about one node, for one cordon."""
 
-    def __init__(self, client: Client, node: str) -> None:
+    def __init__(self, client: Client, node: str, *, dry: bool = False) -> None:
+        """Ask *client*; where *dry*, the server only says what it would do."""
         self._client = client
+        self._dry = {"dryRun": "All"} if dry else {}
         self._path = f"/api/v1/nodes/{node}"
         self.last: Failed | None = None
 
@@ -116,7 +118,8 @@ class Asking:
         """
         pause = _FIRST_PAUSE
         while True:
-            answer = await self._client.ask(method, path, params=params, body=body, kind=kind)
+            told = {**(params or {}), **(self._dry if method != "GET" else {})}
+            answer = await self._client.ask(method, path, params=told, body=body, kind=kind)
             if not isinstance(answer, Failed):
                 self.last = None
                 return answer.document

@@ -13,6 +13,7 @@ from evacd.cordon.kubernetes import KubernetesCordon
 from evacd.cordon.kubernetes.marks import ANNOTATION, TAINT
 from evacd.facts import Confidence, Order
 from tests.agent.cordon.kubernetes.conftest import NODE, Cluster, Make
+from tests.kube.access import User
 from tests.kube.discovery import BUDGETS, PODS
 from tests.kube.server import CORDONED, Fault
 from tests.kube.storage import Object
@@ -82,6 +83,37 @@ async def test_a_condition_and_an_event_tell_the_deadline_and_the_reason(
     assert (event["reason"], event["type"]) == ("NoticeReceived", "Warning")
     assert event["involvedObject"]["uid"] == cluster.node["metadata"]["uid"]
     assert "deadline 20" in event["message"]
+
+
+async def test_an_amended_deadline_is_told(cluster: Cluster, make: Make) -> None:
+    cordon = make()
+    await close(cordon, seconds_left=120.0)
+
+    surer = replace(ORDER, confidence=Confidence.STARTED, amendments=1)
+    assert await cordon.amended(surer, seconds_left=5.0) is None
+
+    assert "started): deadline" in cluster.node["status"]["conditions"][1]["message"]
+    assert "5.0 s left" in cluster.node["status"]["conditions"][1]["message"]
+    assert [e["reason"] for e in cluster.events()] == ["NoticeAmended1", "NoticeReceived"]
+
+
+async def test_a_rehearsal_says_that_all_is_allowed_and_changes_nothing(
+    cluster: Cluster, make: Make
+) -> None:
+    before = cluster.node
+
+    assert await make(evict_pods=True).rehearse() is None
+    assert cluster.node == before
+    assert cluster.events() == []
+
+
+async def test_a_rehearsal_names_what_is_not_allowed(cluster: Cluster, make: Make) -> None:
+    cluster.kube.tokens["token-1"] = User("somebody")
+
+    wrong = await make().rehearse()
+    assert wrong is not None
+    for each in ("cordon: HTTP 403", "condition: HTTP 403", "event: HTTP 403"):
+        assert each in wrong
 
 
 async def test_a_reopened_node_is_as_it_was(cluster: Cluster, make: Make) -> None:

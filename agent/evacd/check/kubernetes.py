@@ -1,0 +1,28 @@
+"""Whether the API server would let this node be closed: all of it is tried as a dry run."""
+
+from collections.abc import Mapping
+
+import aiohttp
+
+from evac.errors import ConfigError
+from evacd.check.findings import Finding, Verdict
+from evacd.clock import Clock
+from evacd.config import Config
+from evacd.cordon.configured import kubernetes
+
+_NAME = "kubernetes"
+
+
+async def check_kubernetes(config: Config, clock: Clock, environ: Mapping[str, str]) -> Finding:
+    """The node is there, and evacd may cordon it, taint it and tell why; nothing is changed."""
+    async with aiohttp.ClientSession(trust_env=False) as session:
+        try:
+            cordon = kubernetes(config, session, clock, boot="check", environ=environ)
+        except ConfigError as error:
+            return Finding(_NAME, Verdict.FAIL, str(error), "correct it")
+        if cordon is None:
+            return Finding(_NAME, Verdict.OK, "no cluster: no node is cordoned")
+        if (wrong := await cordon.rehearse()) is not None:
+            return Finding(_NAME, Verdict.FAIL, wrong, "see the rights in container/README.md")
+    how = "only told of" if config.cordon.kubernetes == "report-only" else "closed"
+    return Finding(_NAME, Verdict.OK, f"this node may be {how} when it leaves")
