@@ -17,10 +17,12 @@ from evac import human
 from evac.commit import GenerationStatus, Problem, State, finish_all, jobs, survey
 from evac.commit import verify as verify_bytes
 from evac.errors import ConfigError, GenerationError
-from evac.generation import Generation
+from evac.generation import WEIGHTS, Generation
+from evac.manifest import FULL
 from evac.store import Store, open_store
 
 NEWEST = "newest"
+_ONLY = "weights only"
 
 
 def add_ls_arguments(parser: argparse.ArgumentParser) -> None:
@@ -183,7 +185,9 @@ async def _verify_job(
     if wanted is None:
         chosen = next(filter(_restorable, statuses), None)
     else:
-        chosen = next((s for s in statuses if s.generation == wanted), None)
+        these = [status for status in statuses if status.generation == wanted]
+        # The whole one before its weights, unless nothing but these is whole.
+        chosen = next((s for s in these if s.state is State.COMPLETE), next(iter(these), None))
     newer = tuple(
         s
         for s in statuses
@@ -192,14 +196,17 @@ async def _verify_job(
     if chosen is not None:
         progress = Progress(f"{job} {chosen.generation.directory}", chosen.nbytes)
         try:
-            problems += await verify_bytes(store, job, chosen.generation, progress=progress)
+            kind = chosen.kind or FULL
+            problems += await verify_bytes(
+                store, job, chosen.generation, kind=kind, progress=progress
+            )
         finally:
             progress.close()
     return Verdict(job, chosen, tuple(problems), finished, newer)
 
 
 def _restorable(status: GenerationStatus) -> bool:
-    return status.state is State.COMPLETE and status.kind == "full"
+    return status.state is State.COMPLETE and status.kind == FULL
 
 
 def _listing(found: Mapping[str, Sequence[GenerationStatus]]) -> str:
@@ -207,7 +214,7 @@ def _listing(found: Mapping[str, Sequence[GenerationStatus]]) -> str:
     for job, statuses in found.items():
         for status in statuses:
             ranks = f"{len(status.ranks)}/{status.world or '?'}"
-            note = "weights only" if status.kind == "weights" else ""
+            note = _ONLY if status.kind == WEIGHTS else ""
             note = "; ".join(filter(None, (status.reason, note)))
             name = status.generation.directory
             rows.append((job, name, status.state.value, ranks, human.size(status.nbytes), note))
@@ -228,7 +235,8 @@ def _told(verdict: Verdict) -> str:
     lines = [f"{verdict.job}: finished {g.directory}" for g in verdict.finished]
     lines += [
         f"{verdict.job}: passed over {s.generation.directory}: {s.state.value}"
-        + (f": {s.reason}" if s.reason else f", {s.kind} only")
+        + (f": {s.reason}" if s.reason else "")
+        + (f", {_ONLY}" if s.kind == WEIGHTS else "")
         for s in verdict.passed_over
     ]
     if verdict.status is None:
@@ -240,6 +248,7 @@ def _told(verdict: Verdict) -> str:
             said = status.state.value.upper()
         else:
             said = "CORRUPT" if verdict.problems else "ok, every checksum matches"
+            said += f", {_ONLY}" if status.kind == WEIGHTS else ""
         lines.append(f"{verdict.job}: {what}, {human.size(status.nbytes)}: {said}")
     lines += [f"  {problem.key}: {problem.reason}" for problem in verdict.problems]
     return "\n".join(lines)

@@ -134,6 +134,19 @@ def stage_and_hang(rank: int, world: int, folder: str, socket: str, steps: int, 
     signal.pause()
 
 
+def stage_weights_and_hang(socket: str, steps: int, out: str) -> None:
+    """Stage with a daemon, leave the digest of the model, and wait to be killed."""
+    os.environ["EVAC_SOCKET"] = socket
+    run = Run()
+    saver = run.saver(every=1)
+    for step in range(1, steps + 1):
+        run.train()
+        Path(out).write_text(digest(run.model.state_dict()))
+        while not saver.step(step):
+            time.sleep(0.01)
+    signal.pause()
+
+
 def finish(
     rank: int, world: int, folder: str, socket: str, steps: int, discard: bool = False
 ) -> None:
