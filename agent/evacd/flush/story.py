@@ -1,6 +1,6 @@
 """What is told of a flush: each plan that is new, each failure, and one outcome per unit."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from typing import Any, TypeAlias
 
@@ -29,7 +29,7 @@ class Story:
         self._ended = ended
         self.outcomes: dict[str, Outcome] = {}
         self._reasons: dict[str, list[str]] = {}
-        self._told: tuple[Order | None, list[str], list[_Gist]] = (None, [], [])
+        self._told: tuple[Order | None, list[str], set[_Gist]] = (None, [], set())
 
     @property
     def failures(self) -> Mapping[str, str]:
@@ -57,10 +57,12 @@ class Story:
         if order is None:
             self._give_up(plan, {*own, *self._reasons})
             return
-        steps = [
+        steps = {
             (step.unit, step.generation, step.kind, step.lane, step.overtime) for step in plan.steps
-        ]
-        if (order, given_up) == self._told[:2] and _remains_of(steps, self._told[2]):
+        }
+        # What was told before, with what was done left out, says nothing new; nor does which of
+        # two lanes is free a little sooner.
+        if (order, given_up) == self._told[:2] and steps <= self._told[2]:
             self._give_up(plan, given_up)
             return
         self._told = (order, given_up, steps)
@@ -100,12 +102,6 @@ class Story:
         for given in plan.given_up:
             if given.unit in among and given.unit not in tried_late | self.outcomes.keys():
                 self.end(Lost(given.unit, given.reason))
-
-
-def _remains_of(now: Sequence[_Gist], before: Sequence[_Gist]) -> bool:
-    """Whether *now* is *before* with what was done left out, and so says nothing new."""
-    rest = iter(before)
-    return all(step in rest for step in now)
 
 
 def _told_step(step: Step, now: float) -> dict[str, Any]:
