@@ -19,8 +19,10 @@ from evac.torch.complaints import Complaints
 from evac.torch.identity import Identity, claim
 from evac.torch.local_memory import adopted
 from evac.torch.own_slots import OwnSlots
+from evac.torch.pace import Pace
 from evac.torch.rank_state import RankObjects, Stateful
 from evac.torch.restore import Restore
+from evac.torch.rhythm import Rhythm
 from evac.torch.slots import Slots
 from evac.torch.stager import QUIET, Stager
 from evac.torch.state import TrainingState
@@ -74,7 +76,12 @@ class Checkpointer:
 
     Args:
         extra: More objects with ``state_dict`` and ``load_state_dict``: a GradScaler, a sampler...
-        every: `step` stages each so many steps.
+        every: `step` stages each so many steps; by default as often as costs least, from what is
+            measured (`evac.interval`).
+        stall_share: Most of the time that stages may keep training waiting, a part of 1.
+        reclaim_every: Mean seconds between two reclaims of any of the job's machines; else the
+            job's own history tells, which starts at 6 h.
+        restart_seconds: From a reclaim until training goes on; else the history tells.
         job: Its name, which a restart must repeat; see `evac.connect`.
         priority: Higher is saved first; see `evac.connect`.
         store: URL to commit to and restore from where no daemon is; else ``EVAC_STORE``.
@@ -96,7 +103,10 @@ class Checkpointer:
         scheduler: Stateful | None = None,
         loader: Stateful | None = None,
         extra: Mapping[str, Stateful] | None = None,
-        every: int = 1,
+        every: int | None = None,
+        stall_share: float = 0.01,
+        reclaim_every: float | None = None,
+        restart_seconds: float | None = None,
         job: str | None = None,
         priority: int | None = None,
         store: str | None = None,
@@ -107,9 +117,6 @@ class Checkpointer:
     ) -> None:
         if not patience >= 0:
             raise ValueError(f"patience: expected seconds, 0 or more, got {patience}")
-        if every < 1:
-            raise ValueError(f"every: expected at least 1, got {every}")
-        self._every = every
         self._store = store or os.environ.get("EVAC_STORE") or None
         if self._store:
             open_store(self._store)  # a wrong URL is told now, not at the first stage
@@ -121,7 +128,15 @@ class Checkpointer:
         register = settings.register
         self._identity = Identity(register.job, register.run, world.rank, world.size)
         self._state = TrainingState(model, optimizer)
-        self._objects = RankObjects(scheduler, loader, dict(extra or {}))
+        pace = Pace(
+            every=every,
+            share=stall_share,
+            between=reclaim_every,
+            restart=restart_seconds,
+            leads=world.rank == 0,
+        )
+        self._objects = RankObjects(scheduler, loader, dict(extra or {}), pace)
+        self._rhythm = Rhythm(pace, world, optimizer, job=register.job)
         self._client = client or _connect(settings)
         # Where nobody listens, waiting would only hold up the start.
         self._waited = client is None and not os.path.exists(settings.socket)
@@ -134,6 +149,7 @@ class Checkpointer:
         self._stats = Stats()
         self._closed = False
         self._introduced = False
+        self._rhythm.follow(self._client)
 
     @property
     def stats(self) -> Stats:
@@ -150,10 +166,25 @@ class Checkpointer:
     def step(self, n: int) -> bool:
         """Stage step *n* if it is due: call at the end of every step, on every rank.
 
+        Due is what the interval says, and once more when a notice comes. While gradients are
+        accumulated for a step of the optimizer it waits for that.
+
         Returns:
             Whether it was staged. Never raises; what went wrong is logged once and counted.
         """
-        return n % self._every == 0 and self.stage(n)
+        try:
+            due = self._rhythm.passed(n, planned=self._stager.planned)
+            if due.plan:
+                self._plan_anew(n)
+        except Exception as error:  # noqa: BLE001 - training goes on whatever this is; it is logged with its trace
+            self._complaints.fail(f"step:{type(error).__name__}", f"step {n}: {error!r}")
+            return False
+        if due.unfinished:
+            self._complaints.warn(
+                "accumulates",
+                f"step {n} is not staged before the optimizer's step: its gradients are not saved",
+            )
+        return due.stage and self.stage(n)
 
     def stage(self, n: int) -> bool:
         """Stage step *n* now; see `step`."""
@@ -170,11 +201,20 @@ class Checkpointer:
             return False
         if skipped is None:
             self._note(n, started)
+            if remark := self._rhythm.staged(monotonic() - started):
+                self._complaints.warn("consumer", remark)
             return True
+        if skipped.outgrown:
+            self._rhythm.ask_plan()
         if skipped.kind not in QUIET:
             self._complaints.warn(skipped.kind, f"step {n} is not staged: {skipped.reason}")
         self._note(n, started, skipped=skipped.reason)
         return False
+
+    def _plan_anew(self, n: int) -> None:
+        skipped = self._stager.plan_anew(self._switch.where(), n)
+        if skipped is not None and skipped.kind not in QUIET:
+            self._complaints.warn(skipped.kind, f"no new layout at step {n}: {skipped.reason}")
 
     def restore(self, *, allow_weights_only: bool = False) -> int | None:
         """Go back to the newest whole generation; call before the first step, on every rank.
@@ -244,6 +284,7 @@ class Checkpointer:
         if self._closed:
             return
         self._closed = True
+        self._rhythm.close()
         self._switch.close(patience)
         if discard:
             self._client.leave()

@@ -16,7 +16,9 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
+from evac._clock import monotonic, wall
 from evac.errors import GenerationError
+from evac.torch.pace import History, Pace
 
 _LENGTH = struct.Struct("<Q")
 _LEAST = 64 * 1024
@@ -52,6 +54,7 @@ class RankObjects:
     scheduler: Stateful | None
     loader: Stateful | None
     extra: Mapping[str, Stateful]
+    pace: Pace | None = None
 
     def pack(self, *, step: int, rank: int, world: int) -> bytes:
         """All of their state now, and the RNG's."""
@@ -60,6 +63,7 @@ class RankObjects:
             "rank": rank,
             "world": world,
             "rng": _rng(),
+            "history": self.pace.remember(now=monotonic(), wall=wall()) if self.pace else None,
             "scheduler": self.scheduler.state_dict() if self.scheduler is not None else None,
             "loader": self.loader.state_dict() if self.loader is not None else None,
             "extra": {key: one.state_dict() for key, one in self.extra.items()},
@@ -81,6 +85,8 @@ class RankObjects:
             What starts afresh because *document* does not hold it.
         """
         afresh: list[str] = []
+        if self.pace is not None:
+            self.pace.history = History.read(document.get("history")).resumed(now=wall())
         if self.scheduler is not None:
             if document["scheduler"] is None:
                 afresh.append("the LR schedule")

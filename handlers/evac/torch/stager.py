@@ -28,10 +28,12 @@ class Skipped:
 
     Attributes:
         kind: Equal for what need not be logged twice.
+        outgrown: The state no longer fits its layout: another one is to be planned.
     """
 
     kind: str
     reason: str
+    outgrown: bool = False
 
 
 class Stager:
@@ -62,6 +64,23 @@ class Stager:
         self._reserved: tuple[Slots, int] | None = None
         self._images: dict[int, Image] = {}
 
+    @property
+    def planned(self) -> bool:
+        """Whether a stage is copies alone; the same on all ranks."""
+        return self._layout is not None
+
+    def plan_anew(self, slots: Slots | None, step: int) -> Skipped | None:
+        """The state has outgrown the layout: make another; where that fails the old one stays.
+
+        A collective.
+        """
+        block, used = self._block, self._used
+        if skipped := self._plan(slots, step):
+            self._block, self._used = block, used
+            return skipped
+        self._reserved = None
+        return None
+
     def stage(self, slots: Slots | None, step: int) -> Skipped | None:
         """Stage *step*, or say why not. Collective only until the layout is planned."""
         if self._layout is None or self._tail is None:
@@ -81,15 +100,15 @@ class Stager:
         data = self._pack(step)
         if len(data) > self._block.nbytes:
             reason = f"this rank's own state is {len(data):,} bytes where {self._block.nbytes:,} are set aside"
-            return Skipped("block", reason)
+            return Skipped("block", reason, outgrown=True)
         self._fill(data)
         flat = layouts.flatten(self._read(), layout.keys)
         tensors = read_tensors(layout, flat)
         if isinstance(tensors, str):
-            return Skipped(f"differs:{tensors}", f"the state has changed its shape: {tensors}")
+            return _differs(tensors)
         objects = read_objects(layout, flat)
         if isinstance(objects, str):
-            return Skipped(f"differs:{objects}", f"the state has changed its shape: {objects}")
+            return _differs(objects)
         slot = slots.acquire()
         if slot is None:
             return Skipped("full", "no slot is free: what was staged before is still under way")
@@ -165,3 +184,7 @@ class Stager:
 
     def _read(self) -> dict[str, Any]:
         return {**self._state.read(), rank_state.name(self._identity.rank): self._block}
+
+
+def _differs(how: str) -> Skipped:
+    return Skipped(f"differs:{how}", f"the state has changed its shape: {how}", outgrown=True)

@@ -2,13 +2,15 @@
 
 import fcntl
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
+from evac._callbacks import RunningOrder
 from evac._memory import FIXED_SIZE, SlotMemory, map_slot
 from evac.client import Client
 from evac.errors import Refused
 from evac.segment import PAGE, Header
+from evac.wire import Advice
 
 
 class FakeClient:
@@ -28,8 +30,16 @@ class FakeClient:
         self.reservations: list[dict[str, object]] = []
         self.kept: list[tuple[int, int]] = []
         self.released: list[int] = []
+        self.orders: list[Callable[[RunningOrder], object]] = []
+        self.advice: list[Callable[[Advice], object]] = []
         self._slots: dict[int, SlotMemory] = {}
         self._free: list[int] = []
+
+    def on_order(self, function: Callable[[RunningOrder], object]) -> None:
+        self.orders.append(function)
+
+    def on_advice(self, function: Callable[[Advice], object]) -> None:
+        self.advice.append(function)
 
     def as_client(self) -> Client:
         return cast("Client", self)

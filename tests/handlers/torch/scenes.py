@@ -96,7 +96,7 @@ def one_rank_not_ready(rank: int, store: str) -> None:
     run = Run(rank=rank, ddp=True)
     run.train()
     optimizer = run.optimizer if rank == 0 else torch.optim.AdamW(run.model.parameters())
-    saver = Checkpointer(model=run.model, optimizer=optimizer, job="run", store=store)
+    saver = Checkpointer(model=run.model, optimizer=optimizer, job="run", store=store, every=1)
     assert not saver.step(1)
     assert "rank 1: the optimizer holds no state yet" in saver.stats.last_reason
     saver.close()
@@ -129,7 +129,7 @@ def stage_and_hang(rank: int, world: int, folder: str, socket: str, steps: int, 
             random.setstate(rng[0])
             np.random.set_state(rng[1])
             torch.set_rng_state(rng[2])
-        while not saver.step(step):
+        while not saver.stage(step):
             time.sleep(0.01)
     signal.pause()
 
@@ -142,7 +142,7 @@ def stage_weights_and_hang(socket: str, steps: int, out: str) -> None:
     for step in range(1, steps + 1):
         run.train()
         Path(out).write_text(digest(run.model.state_dict()))
-        while not saver.step(step):
+        while not saver.stage(step):
             time.sleep(0.01)
     signal.pause()
 
@@ -158,7 +158,7 @@ def finish(
     saver = run.saver()
     for step in range(1, steps + 1):
         run.train()
-        while not saver.step(step):
+        while not saver.stage(step):
             time.sleep(0.01)
     saver.close(discard=discard)
     if world > 1:
@@ -182,7 +182,7 @@ def go_on(rank: int, world: int, folder: str, socket: str, store: str, over: str
             if world > 1:
                 torch.distributed.broadcast(last, src=0)
             time.sleep(0.01)
-        while not saver.step(step + 1):
+        while not saver.stage(step + 1):
             time.sleep(0.01)
     if rank == 0:
         Path(f"{folder}/last").write_text(str(step + 1))

@@ -92,7 +92,7 @@ def test_only_so_many_generations_stay(store: str) -> None:
     with run.saver(store=store) as saver:
         for step in range(1, KEEP + 4):
             run.train()
-            saver.step(step)
+            saver.stage(step)
             wait_committed(store, step)
     assert len(whole(store)) == KEEP
 
@@ -196,7 +196,7 @@ def test_a_failing_store_is_told_once_and_training_goes_on(
     run = Run()
     saver = run.saver(store=store)
     run.train()
-    assert saver.step(1)
+    assert saver.stage(1)
     wait_committed(store, 1)
     # From now on nothing can be written there.
     root = folder_of(store)
@@ -204,7 +204,7 @@ def test_a_failing_store_is_told_once_and_training_goes_on(
     root.write_text("")
     for step in (2, 3, 4):
         run.train()
-        assert saver.step(step)
+        assert saver.stage(step)
     saver.close()
     assert saver.stats.failed >= 1
     assert caplog.text.count("not kept") == 1
@@ -216,11 +216,11 @@ def test_a_store_that_cannot_be_reached_at_the_start_is_told_once_and_tried_agai
     run = Run()
     with run.saver(store=broken) as saver:
         run.train()
-        assert not saver.step(1)
-        assert not saver.step(2)
+        assert not saver.stage(1)
+        assert not saver.stage(2)
         assert caplog.text.count("no incarnation") == 1
         Path(broken.removeprefix("file://")).unlink()
-        assert saver.step(3)
+        assert saver.stage(3)
     assert whole(broken) == ["step-3.1"]
 
 
@@ -230,10 +230,10 @@ def test_a_daemon_that_appears_later_takes_over(store: str) -> None:
     run = Run()
     saver = run.saver(store=store, client=client.as_client())
     run.train()
-    assert saver.step(1)
+    assert saver.stage(1)
     wait_committed(store, 1)
     client.connected = True
-    assert saver.step(2)
+    assert saver.stage(2)
     assert client.kept == [(0, 2)]
     assert client.reservations[0]["incarnation"] == 1
     saver.close()
@@ -250,7 +250,7 @@ def test_a_daemon_that_stays_away_is_replaced_until_it_is_back(
 
     def stage(step: int) -> bool:
         run.train()
-        return saver.step(step)
+        return saver.stage(step)
 
     assert stage(1)
     client.connected, client.lost = False, 100.0
@@ -280,12 +280,12 @@ def test_without_a_store_a_daemon_is_waited_for_for_ever(store: str) -> None:
     run = Run()
     saver = run.saver(client=client.as_client(), clock=lambda: now[0])
     run.train()
-    assert saver.step(1)
+    assert saver.stage(1)
     client.connected, client.lost, now[0] = False, 100.0, 1e6
-    assert not saver.step(2)
+    assert not saver.stage(2)
     client.connected, client.lost = True, None
     client.restart()
-    assert saver.step(3)
+    assert saver.stage(3)
 
 
 def test_a_start_is_new_in_the_daemons_store_and_in_the_own_one(store: str, tmp_path: Path) -> None:
@@ -296,7 +296,7 @@ def test_a_start_is_new_in_the_daemons_store_and_in_the_own_one(store: str, tmp_
     run = Run()
     run.train()
     saver = run.saver(store=store, client=client.as_client())
-    assert saver.step(1)
+    assert saver.stage(1)
     assert client.reservations[0]["incarnation"] == 3
 
 

@@ -73,7 +73,7 @@ def saved(store: str) -> tuple[torch.nn.Module, Path]:
     """A model, committed, and the folder in which it lies."""
     model = network()
     optimizer = torch.optim.SGD(model.parameters())
-    with Checkpointer(model=model, optimizer=optimizer, job="run", store=store) as saver:
+    with Checkpointer(model=model, optimizer=optimizer, job="run", store=store, every=1) as saver:
         assert saver.step(1), saver.stats
         wait_committed(store, 1)
     (folder,) = Path(store.removeprefix("file://")).glob("*/run/step-1.*")

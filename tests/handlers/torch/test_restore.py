@@ -244,7 +244,7 @@ def test_another_model_is_refused_by_name_and_left_as_it_was(store: str) -> None
     model = torch.nn.Sequential(torch.nn.Linear(8, 32))
     optimizer = torch.optim.AdamW(model.parameters())
     before = digest(model.state_dict())
-    saver = Checkpointer(model=model, optimizer=optimizer, job="run", store=store)
+    saver = Checkpointer(model=model, optimizer=optimizer, job="run", store=store, every=1)
     with pytest.raises(GenerationError, match=r"only the checkpoint has 3\.bias"):
         saver.restore()
     assert digest(model.state_dict()) == before
@@ -256,7 +256,7 @@ def test_a_size_that_differs_is_refused_by_name(store: str) -> None:
         torch.nn.Linear(8, 16), torch.nn.Dropout(0.3), torch.nn.ReLU(), torch.nn.Linear(16, 1)
     )
     optimizer = torch.optim.AdamW(model.parameters())
-    saver = Checkpointer(model=model, optimizer=optimizer, job="run", store=store)
+    saver = Checkpointer(model=model, optimizer=optimizer, job="run", store=store, every=1)
     with pytest.raises(GenerationError, match=r"Size mismatch.*model\.0\.weight"):
         saver.restore()
 
@@ -282,7 +282,9 @@ def test_what_the_checkpoint_lacks_starts_afresh_and_is_named(
 ) -> None:
     run = Run()
     run.train()
-    with Checkpointer(model=run.model, optimizer=run.optimizer, job="run", store=store) as saver:
+    with Checkpointer(
+        model=run.model, optimizer=run.optimizer, job="run", store=store, every=1
+    ) as saver:
         saver.step(1)
     scaler = torch.amp.GradScaler("cpu")
     assert Run().saver(store=store, extra={"scaler": scaler}).restore() == 1

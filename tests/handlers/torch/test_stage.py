@@ -56,7 +56,7 @@ def test_stock_dcp_load_reads_what_was_staged(client: FakeClient, tmp_path: Path
     saver = run.saver(client=client.as_client())
     for step in (1, 2):
         run.train()
-        assert saver.step(step)
+        assert saver.stage(step)
     now = stock(run.model, run.optimizer)
 
     assert digest(load(client, 1, tmp_path / "x", blank(now))) == digest(now)
@@ -101,7 +101,7 @@ def test_what_was_staged_keeps_its_values_when_training_goes_on(
     run = Run()
     saver = run.saver(client=client.as_client())
     run.train()
-    saver.step(1)
+    saver.stage(1)
     then = digest(stock(run.model, run.optimizer))
     run.train()
 
@@ -146,7 +146,7 @@ def test_strided_scalar_bf16_tied_and_empty_tensors_and_growing_objects_are_kept
         model().backward()
         optimizer.step()
         model.note = "y" * 1000 * step
-        assert saver.step(step), saver.stats
+        assert saver.stage(step), saver.stats
         now = stock(model, optimizer)
         read = load(client, step - 1, tmp_path / str(step), blank(now))
         assert digest(read) == digest(now)
@@ -159,11 +159,11 @@ def test_values_are_read_anew_at_every_stage_even_from_new_tensors(
     run = Run()
     saver = run.saver(client=client.as_client())
     run.train()
-    saver.step(1)
+    saver.stage(1)
     for parameter in run.model.parameters():
         parameter.data = torch.full_like(parameter, 7.0)
         run.optimizer.state[parameter]["exp_avg"] = torch.full_like(parameter, 8.0)
-    assert saver.step(2)
+    assert saver.stage(2)
     now = stock(run.model, run.optimizer)
 
     read = load(client, 1, tmp_path / "x", blank(now))
@@ -177,9 +177,9 @@ def test_an_optimizer_of_another_model_is_a_failure_that_is_told(
     run = Run()
     saver = run.saver(client=client.as_client())
     run.train()
-    assert saver.step(1)
+    assert saver.stage(1)
     run.model[3] = torch.nn.Linear(32, 1)  # type: ignore[operator] # a Sequential
-    assert not saver.step(2)
+    assert not saver.stage(2)
     assert "param group 0 holds a parameter that is not the model's" in caplog.text
     assert saver.stats.failed == 1
 
@@ -190,10 +190,10 @@ def test_a_slot_is_used_again_and_holds_the_new_generation_alone(
     run = Run()
     saver = run.saver(client=client.as_client(), slots=1)
     run.train()
-    saver.step(1)
+    saver.stage(1)
     client.free(0)
     run.train()
-    assert saver.step(2)
+    assert saver.stage(2)
     now = stock(run.model, run.optimizer)
 
     assert digest(load(client, 0, tmp_path / "x", blank(now))) == digest(now)
@@ -221,15 +221,15 @@ def test_a_changed_shape_is_skipped_by_name_and_never_staged_wrong(
     run = Run()
     saver = run.saver(client=client.as_client())
     run.train()
-    assert saver.step(1)
+    assert saver.stage(1)
     last = run.model[3]  # type: ignore[index] # a Sequential
     last.bias.data = torch.zeros(2)
 
-    assert not saver.step(2)
+    assert not saver.stage(2)
     assert "model.3.bias was (1,) torch.float32 and is (2,) torch.float32" in caplog.text
     last.bias.data = torch.zeros(1)
     last.register_buffer("new", torch.zeros(1))
-    assert not saver.step(3)
+    assert not saver.stage(3)
     assert "model.3.new is new" in caplog.text
     assert (saver.stats.staged, saver.stats.skipped) == (1, 2)
     assert client.kept == [(0, 1)]
@@ -239,10 +239,10 @@ def test_no_free_slot_is_a_skip_that_is_counted(client: FakeClient) -> None:
     run = Run()
     saver = run.saver(client=client.as_client(), slots=2)
     run.train()
-    assert [saver.step(n) for n in (1, 2, 3)] == [True, True, False]
+    assert [saver.stage(n) for n in (1, 2, 3)] == [True, True, False]
     assert "no slot is free" in saver.stats.last_reason
     client.free(0)
-    assert saver.step(4)
+    assert saver.stage(4)
     assert (saver.stats.staged, saver.stats.skipped) == (3, 1)
 
 
@@ -250,12 +250,12 @@ def test_slots_are_reserved_again_when_the_daemon_comes_back(client: FakeClient)
     run = Run()
     saver = run.saver(client=client.as_client())
     run.train()
-    saver.step(1)
+    saver.stage(1)
     client.connected = False
-    assert not saver.step(2)
+    assert not saver.stage(2)
     client.connected = True
     client.restart()
-    assert saver.step(3)
+    assert saver.stage(3)
     first, second = client.reservations
     assert first == second
 
@@ -267,11 +267,11 @@ def test_a_refused_reservation_is_told_once_and_tried_again(
     run = Run()
     saver = run.saver(client=client.as_client())
     run.train()
-    assert not saver.step(1)
-    assert not saver.step(2)
+    assert not saver.stage(1)
+    assert not saver.stage(2)
     assert caplog.text.count("budget is spent") == 1
     client.refuses = ""
-    assert saver.step(3)
+    assert saver.stage(3)
 
 
 def test_an_optimizer_without_state_is_waited_for_not_stepped(client: FakeClient) -> None:
@@ -281,7 +281,7 @@ def test_an_optimizer_without_state_is_waited_for_not_stepped(client: FakeClient
     assert "no state yet" in saver.stats.last_reason
     assert not run.optimizer.state
     run.train()
-    assert saver.step(1)
+    assert saver.stage(1)
 
 
 def test_an_optimizer_that_never_has_state_is_staged(client: FakeClient, tmp_path: Path) -> None:
@@ -297,6 +297,7 @@ def test_only_due_steps_are_staged(client: FakeClient) -> None:
     run = Run()
     saver = run.saver(client=client.as_client(), every=2)
     run.train()
+    run.optimizer.zero_grad()
     assert [saver.step(n) for n in (1, 2, 3, 4)] == [False, True, False, True]
     assert client.kept == [(0, 2), (1, 4)]
 
@@ -322,17 +323,17 @@ def test_whatever_goes_wrong_never_reaches_the_training_loop(
     run, loader = Run(), Moody()
     run.train()
     saver = run.saver(client=client.as_client(), extra={"moody": loader})
-    assert saver.step(1)
+    assert saver.stage(1)
     loader.state = None
-    assert not saver.step(2)
-    assert not saver.step(3)
+    assert not saver.stage(2)
+    assert not saver.stage(3)
     assert saver.stats.failed == 2
     assert caplog.text.count("is not staged: RuntimeError('not now')") == 1
     loader.state = "x" * 300_000
-    assert not saver.step(4)
+    assert not saver.stage(4)
     assert "set aside" in saver.stats.last_reason
     loader.state = "x" * 10_000
-    assert saver.step(5)
+    assert saver.stage(5)
 
 
 def test_a_state_that_cannot_be_read_at_planning_is_told_and_tried_again(
@@ -342,10 +343,10 @@ def test_a_state_that_cannot_be_read_at_planning_is_told_and_tried_again(
     run.train()
     loader.state = None
     saver = run.saver(client=client.as_client(), extra={"moody": loader})
-    assert not saver.step(1)
+    assert not saver.stage(1)
     assert "not now" in saver.stats.last_reason
     loader.state = "there"
-    assert saver.step(2)
+    assert saver.stage(2)
 
 
 def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -363,7 +364,7 @@ def test_without_daemon_and_store_one_warning_names_both_cures(
         if restores:
             assert saver.restore() is None
         run.train()
-        assert [saver.step(n) for n in (1, 2, 3)] == [False, False, False]
+        assert [saver.stage(n) for n in (1, 2, 3)] == [False, False, False]
     [said] = warnings_of(caplog)
     assert said.startswith("nothing is saved: no evacd at ")
     assert "no such socket" in said
@@ -380,7 +381,7 @@ def test_without_daemon_a_store_is_named_in_one_warning(
         if restores:
             assert saver.restore() is None
         run.train()
-        assert [saver.step(n) for n in (1, 2)] == [True, True]
+        assert [saver.stage(n) for n in (1, 2)] == [True, True]
     [said] = warnings_of(caplog)
     assert f"this process commits to {store} by itself" in said
     assert ("starting at step 0" in said) is restores
@@ -394,7 +395,7 @@ def test_what_a_checkpoint_will_lack_is_named_once(
         model=run.model, optimizer=run.optimizer, job="j", client=client.as_client()
     )
     run.train()
-    assert [saver.step(n) for n in (1, 2)] == [True, True]
+    assert [saver.stage(n) for n in (1, 2)] == [True, True]
     assert warnings_of(caplog) == [
         "checkpoints hold no data-loader state, so that a resume would replay data and no LR schedule"
     ]

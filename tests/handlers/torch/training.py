@@ -61,7 +61,13 @@ class Run:
         return Checkpointer(
             model=self.model,
             optimizer=self.optimizer,
-            **{"job": "run", "scheduler": self.scheduler, "loader": self.loader, **settings},
+            **{
+                "job": "run",
+                "every": 1,
+                "scheduler": self.scheduler,
+                "loader": self.loader,
+                **settings,
+            },
         )
 
     def train(self) -> str:

@@ -1,0 +1,151 @@
+"""When to stage: the pace, what the gate arranged, and never between two halves of a step."""
+
+import itertools
+import logging
+from dataclasses import dataclass
+
+import torch
+
+from evac._callbacks import RunningOrder
+from evac._clock import Monotonic, monotonic
+from evac.client import Client
+from evac.torch.gate import Gate
+from evac.torch.keystore import keystore
+from evac.torch.pace import Pace
+from evac.torch.world import World
+
+log = logging.getLogger("evac")
+
+_STAGE, _PLAN, _EVERY = "stage", "plan", "every "
+# One store serves all checkpointers of a process; ranks make theirs in the same order.
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True)
+class Due:
+    """What is to be done at the end of a step, on all ranks alike.
+
+    Attributes:
+        stage: Stage it.
+        plan: Plan the layout anew first, which is a collective.
+        unfinished: It would be due, but gradients are accumulated that no checkpoint holds.
+    """
+
+    stage: bool = False
+    plan: bool = False
+    unfinished: bool = False
+
+
+class Rhythm:
+    """Feed it each step's end; it says what is due.
+
+    Args:
+        optimizer: Tells when a step was taken, so that none is staged in its middle.
+    """
+
+    def __init__(
+        self,
+        pace: Pace,
+        world: World,
+        optimizer: torch.optim.Optimizer,
+        *,
+        job: str,
+        clock: Monotonic = monotonic,
+    ) -> None:
+        self._pace = pace
+        self._world = world
+        self._clock = clock
+        self._optimizer = optimizer
+        self._name = f"evac/{job}/{next(_numbers)}"
+        self._gate: Gate | None = None
+        self._owed = False
+        self._orders: set[str] = set()
+        self._stepped = False
+        self._hook = optimizer.register_step_post_hook(self._took_step)
+
+    def follow(self, client: Client) -> None:
+        """Stage at the next step's end when this node, or any other of the job's, is to go.
+
+        What is staged already may be moving by then; the newer generation is taken where it
+        still fits.
+        """
+        client.on_order(self._ordered)
+        client.on_advice(lambda _advice: self.ask_stage())
+
+    def ask_stage(self) -> None:
+        """Have all ranks stage soon; from any thread."""
+        self._ask(_STAGE)
+
+    def ask_plan(self) -> None:
+        """Have all ranks plan anew soon: the state has outgrown the layout."""
+        self._ask(_PLAN)
+
+    def passed(self, step: int, *, planned: bool) -> Due:
+        """The training thread has ended *step*.
+
+        Args:
+            planned: The layout is.
+        """
+        plan = False
+        for what in self._open().passed(step):
+            if what == _PLAN:
+                # Unplanned, all ranks plan at the next stage anyway.
+                plan = planned
+            elif what.startswith(_EVERY):
+                self._pace.steps = int(what.removeprefix(_EVERY))
+            self._owed |= what != _PLAN and not what.startswith(_EVERY)
+        self._owed |= self._pace.due(step, now=self._clock(), planned=planned)
+        whole, self._stepped = self._stepped or not self._accumulates(), False
+        if not self._owed:
+            return Due(plan=plan)
+        # Before the layout is planned, a stage is a collective: never on one rank's finding.
+        if planned and not whole:
+            return Due(plan=plan, unfinished=True)
+        self._owed = False
+        return Due(stage=True, plan=plan)
+
+    def staged(self, stall: float) -> str:
+        """A stage kept training waiting for *stall* seconds; what a person should know, or ""."""
+        now = self._clock()
+        if (steps := self._pace.staged(stall, now=now)) is not None:
+            self._ask(f"{_EVERY}{steps}")
+        return self._pace.verdict(now) if self._pace.leads else ""
+
+    def close(self) -> None:
+        """Arrange nothing more."""
+        self._hook.remove()
+        if self._gate is not None:
+            self._gate.close()
+
+    def _ask(self, what: str) -> None:
+        if self._gate is not None:
+            self._gate.ask(what)
+
+    def _open(self) -> Gate:
+        if self._gate is None:
+            world = self._world
+            store = None
+            if world.size > 1:
+                try:
+                    store = keystore(self._name, own=True)
+                except (RuntimeError, ValueError, ImportError) as error:
+                    log.warning("ranks cannot arrange anything between steps: %s", error)
+            self._gate = Gate(store, rank=world.rank, world=world.size)
+            # What was heard before the first step.
+            if self._orders:
+                self._gate.ask(_STAGE)
+        return self._gate
+
+    def _ordered(self, order: RunningOrder) -> None:
+        # An amended order asks for nothing that it did not ask for before.
+        if order.id not in self._orders:
+            self._orders.add(order.id)
+            self.ask_stage()
+
+    def _took_step(self, *_arguments: object) -> None:
+        self._stepped = True
+
+    def _accumulates(self) -> bool:
+        """Whether there are gradients; without a step since, they are half of the next one."""
+        groups = self._optimizer.param_groups
+        return any(p.grad is not None for group in groups for p in group["params"])
