@@ -1,6 +1,9 @@
 """What evacd's service account may do once the chart is installed: to its own node, and little more."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -75,6 +78,49 @@ def test_another_s_no_execute_taint_is_not_in_its_way(installed: Cluster, as_eva
 
     as_evacd("uncordon", "gpu-7")
     installed.kubectl("taint", "nodes", "gpu-7", "other-")
+
+
+def checked(cluster: Cluster, account: Path, *flags: str) -> dict[str, str]:
+    """What ``evacd check`` finds of Kubernetes, on gpu-7."""
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "evacd", "check", "--json", "--cloud", "none",
+            "--store", "file:///tmp", "--node-watch", "off", "--shutdown-watch", "off",
+            "--node-account", str(account), "--cordon-kubernetes-timeout-seconds", "2", *flags,
+        ],
+        env={**os.environ, **cluster.environ, "NODE_NAME": "gpu-7"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    (found,) = [e for e in json.loads(done.stdout)["findings"] if e["name"] == "kubernetes"]
+    return {key: str(value) for key, value in found.items()}
+
+
+def test_evacd_check_says_that_its_rights_are_enough(installed: Cluster, home: Path) -> None:
+    account = installed.account(home / "account", namespace="evac", name="evac", node="gpu-7")
+    before = installed.get("node", "gpu-7")
+
+    found = checked(installed, account)
+    assert (found["verdict"], found["detail"]) == ("ok", "this node may be closed when it leaves")
+    assert installed.get("node", "gpu-7") == before
+
+
+@pytest.mark.parametrize(
+    ("node", "flags", "said"),
+    [
+        ("gpu-8", (), "may change no other node than its own"),
+        ("gpu-7", ("--cordon-kubernetes-evict",), "pods: HTTP 403"),
+    ],
+)
+def test_evacd_check_names_the_right_that_it_lacks(
+    installed: Cluster, home: Path, node: str, flags: tuple[str, ...], said: str
+) -> None:
+    account = installed.account(home / "account", namespace="evac", name="evac", node=node)
+
+    found = checked(installed, account, *flags)
+    assert found["verdict"] == "fail"
+    assert said in found["detail"]
+    assert "container/README.md" in found["cure"]
 
 
 def event(node: str, namespace: str = "default") -> str:

@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from evac.store import is_durable
 from evacd.check.findings import Finding, Report, Verdict, as_json, table
-from evacd.check.kubernetes import check_kubernetes
+from evacd.check.kubernetes import check_kubernetes, is_clustered
 from evacd.check.machine import (
     check_daemon,
     check_files,
@@ -76,13 +76,12 @@ def checks(
     yield Check("peer", partial(check_peer, config))
     yield Check("open files", check_files)
     yield Check("state", partial(check_state, config.state))
-    yield Check("cordon", partial(check_cordon, config.cordon))
-    if config.cordon.kubernetes != "off" and (
-        config.cordon.kubernetes != "auto" or environ.get("KUBERNETES_SERVICE_HOST")
-    ):
+    if clustered := is_clustered(config, environ):
         probe = partial(check_kubernetes, config, clock, environ)
         seconds = config.cordon.kubernetes_timeout_seconds + _GRACE_SECONDS
         yield Check("kubernetes", partial(_awaited, probe), seconds)
+    if config.cordon.command or not clustered:
+        yield Check("cordon", partial(check_cordon, config.cordon))
     yield Check("departure", partial(check_departure, config.departure))
 
 

@@ -13,6 +13,14 @@ from evacd.cordon.configured import kubernetes
 _NAME = "kubernetes"
 
 
+def is_clustered(config: Config, environ: Mapping[str, str]) -> bool:
+    """There is a cluster to look at, or somebody says so."""
+    wanted = config.cordon.kubernetes
+    return wanted in ("on", "report-only") or (
+        wanted == "auto" and bool(environ.get("KUBERNETES_SERVICE_HOST"))
+    )
+
+
 async def check_kubernetes(config: Config, clock: Clock, environ: Mapping[str, str]) -> Finding:
     """The node is there, and evacd may cordon it, taint it and tell why; nothing is changed."""
     async with aiohttp.ClientSession(trust_env=False) as session:
@@ -21,7 +29,8 @@ async def check_kubernetes(config: Config, clock: Clock, environ: Mapping[str, s
         except ConfigError as error:
             return Finding(_NAME, Verdict.FAIL, str(error), "correct it")
         if cordon is None:
-            return Finding(_NAME, Verdict.OK, "no cluster: no node is cordoned")
+            detail = f"no token in {config.node.account}: this node is not cordoned"
+            return Finding(_NAME, Verdict.WARN, detail, "run it with a service account")
         if (wrong := await cordon.rehearse()) is not None:
             return Finding(_NAME, Verdict.FAIL, wrong, "see the rights in container/README.md")
     how = "only told of" if config.cordon.kubernetes == "report-only" else "closed"
