@@ -1,0 +1,87 @@
+"""Real ranks in a DDP run arrange a stage and a new layout between them."""
+
+import json
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from evac._callbacks import RunningOrder
+from tests.handlers.torch import ranks
+from tests.handlers.torch.fakes import FakeClient
+from tests.handlers.torch.training import Run
+
+_WORLD = 2
+
+
+def _notice(rank: int, folder: str) -> None:
+    """Rank 1's node alone hears of it, in the middle of a run that stages nothing by itself."""
+    client, run = FakeClient([f"file://{folder}/store"]), Run(rank=rank, ddp=True)
+    saver = run.saver(client=client.as_client(), every=10**6)
+    step = 0
+    for step in range(1, 400):
+        run.train()
+        if step == 5 and rank == 1:
+            client.orders[0](RunningOrder("notice", "certain", 0.0))
+        saver.step(step)
+        # All ranks leave the loop at the same step: what they staged by then is equal.
+        if _enough(len(client.kept) > 0):
+            break
+    _tell(folder, rank, client)
+    saver.close()
+
+
+def _growth(rank: int, folder: str) -> None:
+    """Rank 1's loader outgrows the room that was planned for it; then every step is staged again."""
+    client, run = FakeClient([f"file://{folder}/store"]), Run(rank=rank, ddp=True)
+    saver = run.saver(client=client.as_client(), every=1)
+    for step in range(1, 400):
+        run.train()
+        if step == 4 and rank == 1:
+            run.loader._order = list(range(40_000)) * 2
+        saver.step(step)
+        for number, _ in client.kept:
+            if number not in client._free:
+                client.free(number)
+        if _enough(len(client.reservations) > 1 and client.kept[-1][1] > 4):
+            break
+    _tell(folder, rank, client)
+    saver.close()
+
+
+def _enough(mine: bool) -> bool:
+    every = torch.tensor(float(mine))
+    dist.all_reduce(every)
+    return float(every) == _WORLD
+
+
+def _tell(folder: str, rank: int, client: FakeClient) -> None:
+    told = {
+        "kept": [step for _, step in client.kept],
+        "layouts": [one["layout"] for one in client.reservations],
+    }
+    Path(folder, str(rank)).write_text(json.dumps(told))
+
+
+def _told(folder: Path) -> list[dict[str, list[int]]]:
+    return [json.loads((folder / str(rank)).read_text()) for rank in range(_WORLD)]
+
+
+def test_a_notice_to_one_node_has_all_ranks_stage_the_same_step(tmp_path: Path) -> None:
+    ranks.run(_WORLD, _notice, str(tmp_path))
+    one, other = _told(tmp_path)
+    # The first try plans the layout, and stages; then the notice's.
+    assert one["kept"] == other["kept"]
+    assert one["kept"][-1] >= 5
+
+
+def test_a_state_that_outgrew_its_layout_on_one_rank_is_planned_anew_on_all(
+    tmp_path: Path,
+) -> None:
+    ranks.run(_WORLD, _growth, str(tmp_path))
+    one, other = _told(tmp_path)
+    assert one["layouts"] == other["layouts"]
+    assert len(set(one["layouts"])) == 2
+    # Rank 1 skipped what did not fit; from the new layout on both have the same steps.
+    assert one["kept"][-1] == other["kept"][-1]
+    assert one["kept"][:3] == other["kept"][:3] == [1, 2, 3]
