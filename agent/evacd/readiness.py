@@ -83,6 +83,7 @@ def _shown(unit: UnitRisk, age: float | None) -> dict[str, Any]:
         "at_risk_steps": unit.at_risk_steps,
         "margin_seconds": unit.margin_seconds,
         "lost": unit.lost,
+        "weights_only": unit.weights_only,
         "reason": unit.reason,
     }
 

@@ -1,6 +1,8 @@
-"""Numbers for people: sizes, rates and times, as reports and reasons show them. Pure."""
+"""Words for people: sizes, rates and times, as reports and reasons show them. Pure."""
 
 import math
+
+from evac.store.durability import is_durable
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 
@@ -38,3 +40,14 @@ def seconds(value: float) -> str:
     if whole < 3600:
         return f"{sign}{whole // 60} min {whole % 60:02d} s"
     return f"{sign}{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def lacking(durable: bool, store: str, kind: str) -> str:
+    """What is wrong with something that was kept; "" where nothing is."""
+    if kind == "weights":
+        return "its weights alone"
+    if durable:
+        return ""
+    if not is_durable(store):
+        return "in a peer's memory alone"
+    return "other nodes' parts of this generation are missing"

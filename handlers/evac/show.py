@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from evac.human import rate, seconds, size
-from evac.incident.summary import lacking
+from evac.human import lacking, rate, seconds, size
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, indent: str = "") -> str:
@@ -88,6 +87,8 @@ def _risk(risk: Mapping[str, Any]) -> str:
     window, margin = seconds(risk["window_seconds"]), seconds(abs(risk["margin_seconds"]))
     lost = ", ".join(risk["lost"])
     what = f"LOST would be {lost}" if lost else "nothing would be lost"
+    if weights := [one["unit"] for one in risk.get("units", ()) if one.get("weights_only")]:
+        what += f", only the weights saved of {', '.join(weights)}"
     spare = "to spare" if risk["margin_seconds"] >= 0 else "short"
     return f"in {window} {what}, {margin} {spare}; {size(risk['at_risk_bytes'])} not durable yet"
 

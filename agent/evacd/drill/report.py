@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from evac.human import lacking
 from evacd.facts import Kept, Lost, Outcome
 from evacd.plan.risk import Risk, UnitRisk
 
@@ -111,8 +112,7 @@ def _of(
             nbytes = kept.nbytes
             lost = end.at > deadline
             reason = f"was whole {end.at - deadline:.1f} s after the window" if lost else ""
-            if not kept.durable:
-                reason = reason or "other nodes' ranks are still missing"
+            reason = reason or lacking(kept.durable, kept.store, kept.kind)
             # What was safe before has taken no time.
             margin = None if unit.margin_seconds is None else limit - end.at
         case Lost(_, why):

@@ -9,10 +9,9 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from evac.human import lacking, size
 from evac.human import seconds as seconds_text
-from evac.human import size
 from evac.incident.record import Event, Incident
-from evac.store.durability import is_durable
 
 
 class Ending(StrEnum):
@@ -194,17 +193,6 @@ class _Reading:
             return replace(unit, ending=Ending.LOST, reason=unit.reason or "its turn never came")
         why = "the record ends before its turn came"
         return replace(unit, reason=f"{unit.reason}; {why}" if unit.reason else why)
-
-
-def lacking(durable: bool, store: str, kind: str) -> str:
-    """What is wrong with something that was kept; "" where nothing is."""
-    if kind == "weights":
-        return "its weights alone"
-    if durable:
-        return ""
-    if not is_durable(store):
-        return "in a peer's memory alone"
-    return "other nodes' parts of this generation are missing"
 
 
 def _started(unit: UnitSummary, event: Event) -> UnitSummary:

@@ -97,4 +97,4 @@ def test_a_part_without_the_other_nodes_is_no_loss_of_this_node() -> None:
     )  # fmt: skip
 
     assert report.lost == ()
-    assert report.units[0].reason == "other nodes' ranks are still missing"
+    assert report.units[0].reason == "other nodes' parts of this generation are missing"
