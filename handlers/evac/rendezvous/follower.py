@@ -240,32 +240,43 @@ class Follower:
 
     def _move(self, old: Keys | None) -> None:
         """The host of the log leaves: go where it is served next, or serve it."""
-        for successor in self.state.successors():
+        given_up: set[str] = set()
+        while not self._ended and self._stays:
+            left = [one for one in self.state.successors() if one.id not in given_up]
+            if not left:
+                self._in_trouble("the node that serves the store leaves, and nobody can take over")
+                self._rest(_LAST_PAUSE)
+                return
+            successor, until = left[0], self._clock() + _TAKE_OVER_SECONDS
             if successor.id == self.me.id and self._standby is not None:
-                keys = self._standby()
-                state = replace(self.state, host=(self.me.node, self.me.boot))
-                keys.put(log.SNAPSHOT, dump(Snapshot(0, 0, state)))
-                self._moved(successor, old, state)
-                if old is not None:
-                    told = (old, self._old_position, self.say, lambda: self._ended)
-                    Thread(target=forward, args=told, name="evac-rdzv-old", daemon=True).start()
+                self._serve(self._standby(), successor, old)
                 return
-            if (found := self._await(successor)) is not None:
-                self._moved(successor, old, found)
-                return
-        self._in_trouble(
-            "the node that serves the rendezvous store leaves, and nobody can take over"
-        )
-        self._rest(_LAST_PAUSE)
+            while self._clock() < until and not self.state.departs(successor):
+                found = served(self._open, place(self.address, successor))
+                if found is not None:
+                    self._moved(successor, old, found)
+                    return
+                # It may have heard meanwhile that it leaves, too.
+                old = self._still_read(old)
+                self._rest(_POLL_SECONDS)
+            given_up.add(successor.id)
 
-    def _await(self, successor: Agent) -> State | None:
-        """The state from which *successor* serves on; None if it does not in time."""
-        until = self._clock() + _TAKE_OVER_SECONDS
-        while not self._ended and self._clock() < until:
-            if (found := served(self._open, place(self.address, successor))) is not None:
-                return found
-            self._rest(_POLL_SECONDS)
-        return None
+    def _serve(self, keys: Keys, me: Agent, old: Keys | None) -> None:
+        state = replace(self.state, host=(me.node, me.boot))
+        keys.put(log.SNAPSHOT, dump(Snapshot(0, 0, state)))
+        self._lent = old
+        self._moved(me, old, state)
+        if old is not None:
+            told = (old, self._old_position, self.say, lambda: self._ended)
+            Thread(target=forward, args=told, name="evac-rdzv-old", daemon=True).start()
+
+    def _still_read(self, old: Keys | None) -> Keys | None:
+        if old is not None:
+            try:
+                self._catch_up(old)
+            except Unreachable:
+                return None
+        return old
 
     def _elsewhere(self) -> tuple[Agent, State] | None:
         return served_by(self._open, self.address, self.state, but=self.me.id)
@@ -302,16 +313,21 @@ class Follower:
                 continue
             try:
                 if keys is None or line != self._line:
-                    line = self._line
-                    keys = self._open(self.address)
+                    if keys is not None:
+                        keys.close()
+                    line, keys = self._line, self._open(self.address)
                     pulses.anew()
                 self._speak(keys, line)
                 if pulses.next <= self._clock():
                     self._beat(keys, pulses)
             except Unreachable as error:
                 logger.debug("could not write: %s", error)
+                if keys is not None:
+                    keys.close()
                 keys = None
                 self._rest(_FIRST_PAUSE)
+        if keys is not None:
+            keys.close()
 
     def _speak(self, keys: Keys, line: int) -> None:
         while self._outbox and not self._ended:

@@ -30,13 +30,13 @@ from torch.distributed.elastic.rendezvous import (
 from evac._clock import monotonic
 from evac.rendezvous import BACKEND
 from evac.rendezvous.address import ETCD, Address, split_endpoint
-from evac.rendezvous.etcd_keys import EtcdKeys
 from evac.rendezvous.events import Call, Close, Confirm, Join, Leave, Met, Open
 from evac.rendezvous.exit_barrier import finishing
 from evac.rendezvous.follower import Follower, Tempo
 from evac.rendezvous.keys import Keys, Unreachable
+from evac.rendezvous.opening import CONNECT_SECONDS, open_keys, serve_log
 from evac.rendezvous.rounds import Agent, State
-from evac.rendezvous.settings import Settings, is_local, read_settings
+from evac.rendezvous.settings import Settings, read_settings
 from evac.rendezvous.torch_keys import TorchKeys, connect, serve
 
 logger = logging.getLogger("evac")
@@ -44,14 +44,15 @@ logger = logging.getLogger("evac")
 # Where a worker finds its job's store, for the daemon (`evac.connect` passes it on).
 RENDEZVOUS = "EVAC_RENDEZVOUS"
 _PREFIX = "evac"
-_CONNECT_SECONDS = 5.0
+# The agents of a round tell each other how many workers they have: at once, unless one has died.
+_ASSIGN_SECONDS = 60.0
 # Who departs may be gone already, and is not waited for as the others are.
 _LEAVER_SECONDS = 0.3
 # How long whoever serves the log stays for those who are still to go elsewhere, or to end.
 _LINGER_SECONDS, _LINGER_ALONE_SECONDS, _LINGER_CLOSED_SECONDS = 10.0, 1.0, 5.0
 _SAY_SECONDS = 2.0
 _STEP_SECONDS = 0.5
-_REMIND_SECONDS = 30.0
+_FIRST_REMIND_SECONDS, _REMIND_SECONDS = 1.5, 30.0
 _LOOK_SECONDS = 1.0
 
 
@@ -70,7 +71,7 @@ class EvacHandler(RendezvousHandler):
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._log_server = _log_server(settings)
+        self._log_server = serve_log(settings)
         self._standby = self._make_standby()
         self._me = Agent(
             f"{settings.node}-{os.getpid()}-{token_hex(4)}",
@@ -81,7 +82,7 @@ class EvacHandler(RendezvousHandler):
         self._follower = Follower(
             settings.address,
             self._me,
-            _open_keys,
+            open_keys,
             standby=self._standby_keys if self._standby else None,
             tempo=Tempo(settings.beat_seconds, settings.dead_seconds),
         )
@@ -99,6 +100,21 @@ class EvacHandler(RendezvousHandler):
                 f"the rendezvous store at {settings.address.endpoint} does not answer: "
                 f"{self._follower.trouble}"
             )
+
+    @property
+    def address(self) -> Address:
+        """Where the log lies now."""
+        return self._follower.address
+
+    @property
+    def trouble(self) -> str:
+        """Why the store cannot be reached; "" while it can."""
+        return self._follower.trouble
+
+    @property
+    def waits(self) -> bool:
+        """Whether the others know that this agent waits."""
+        return self._here(self._follower.state)
 
     # --- what torch asks -------------------------------------------------------------------
 
@@ -137,7 +153,8 @@ class EvacHandler(RendezvousHandler):
     def next_rendezvous(self) -> RendezvousInfo:
         """Join, and wait for a round that stands; ends the agent if its node leaves."""
         follower, before = self._follower, self._follower.state.round.number
-        began = reminded = monotonic()
+        began = monotonic()
+        remind = began + _FIRST_REMIND_SECONDS
         called: float | None = None
         while True:
             state, now = follower.state, monotonic()
@@ -154,8 +171,8 @@ class EvacHandler(RendezvousHandler):
                 if now - called >= self._settings.call_seconds and follower.idle:
                     follower.say(Call(self._me.id))
             self._check_time(state, now - began)
-            if now - reminded >= _REMIND_SECONDS:
-                reminded = now
+            if now >= remind:
+                remind = now + _REMIND_SECONDS
                 logger.warning("%s", self._waits_for(state))
             if follower.state is state:
                 follower.wait_change(_STEP_SECONDS)
@@ -166,11 +183,11 @@ class EvacHandler(RendezvousHandler):
             return True
         me, follower = self._me.id, self._follower
         follower.say(Close(me))
-        if self._serves:
+        if self.serves:
             # The others still read from here.
             follower.wait(lambda s: _all_left(s, me), _LINGER_CLOSED_SECONDS)
         self._end(Leave(me))
-        if not self._serves and _all_left(follower.state, me):
+        if not self.serves and _all_left(follower.state, me):
             follower.erase()
         return True
 
@@ -214,7 +231,7 @@ class EvacHandler(RendezvousHandler):
         logger.warning(
             "node %s leaves: this agent ends, and the job goes on elsewhere", self._me.node
         )
-        if self._serves:
+        if self.serves:
             alone = not self._follower.state.survivors
             self._follower.wait(
                 lambda s: bool(s.survivors) and s.has_met(s.survivors),
@@ -262,7 +279,10 @@ class EvacHandler(RendezvousHandler):
         elif rank is not None and forming.at:
             host, port = split_endpoint(forming.at, 0)
             try:
-                self._reached = number, connect(host, port, seconds=_CONNECT_SECONDS)
+                self._reached = (
+                    number,
+                    connect(host, port, seconds=CONNECT_SECONDS, read_seconds=_ASSIGN_SECONDS),
+                )
             except Unreachable as error:
                 # Either it comes, or its agent is gone and the round dissolves.
                 logger.debug("round %d: %s", number, error)
@@ -312,7 +332,7 @@ class EvacHandler(RendezvousHandler):
             return f"waiting for room: all {len(state.round.agents)} places of the job are taken"
         if state.short:
             return (
-                f"waiting for {state.short} more nodes: {here} here, --nnodes wants at least "
+                f"waiting for {state.short} more node(s): {here} here, --nnodes wants at least "
                 f"{state.minimum}; start a replacement"
             )
         names = ", ".join(sorted({agent.node for agent in state.missing}))
@@ -321,7 +341,7 @@ class EvacHandler(RendezvousHandler):
     # --- servers and the end ---------------------------------------------------------------
 
     @property
-    def _serves(self) -> bool:
+    def serves(self) -> bool:
         """Whether the log lies in this agent."""
         address = self._follower.address
         return (self._log_server is not None and address == self._settings.address) or (
@@ -351,31 +371,6 @@ class EvacHandler(RendezvousHandler):
         atexit.unregister(self._at_exit)
         self._follower.say(*last)
         self._follower.close(seconds)
-
-
-def _log_server(settings: Settings) -> TCPStore | None:
-    """The store itself, where it is for this agent to serve it."""
-    address = settings.address
-    if address.scheme == ETCD or settings.hosts is False:
-        return None
-    if settings.hosts is None and not is_local(address.host):
-        return None
-    try:
-        return serve(address.host, address.port)
-    except Unreachable as error:
-        if settings.hosts:
-            raise RendezvousConnectionError(
-                f"cannot serve the rendezvous store: {error}"
-            ) from error
-        return None  # another agent of this machine does
-
-
-def _open_keys(address: Address) -> Keys:
-    if address.scheme == ETCD:
-        keys = EtcdKeys(address.host, address.port, address.prefix)
-        keys.get([])
-        return keys
-    return TorchKeys(connect(address.host, address.port, seconds=_CONNECT_SECONDS), address.prefix)
 
 
 def _all_left(state: State, me: str) -> bool:

@@ -6,8 +6,8 @@ to the same rounds without asking each other, and nobody leads::
     join ... join -> forming -> open, confirm ... confirm -> stands -> over -> met, join ... -> forming
 
 A round forms as soon as there is nobody to wait for: all of the last round who still live and do
-not depart have joined, or there is no room for more. (The first one waits for a last call, as
-torchrun's own does.) It stands
+not depart have joined: no spare takes the place of one that is only slow. (The first one waits for
+a last call, as torchrun's own does.) It stands
 once all of it have confirmed; until then the loss of one dissolves it, and the others form the
 next, without joining anew. It is over when one of it departs or is lost, has joined anew, or when
 somebody waits for whom there is room.
@@ -258,7 +258,9 @@ def _formed(state: State) -> State:
         return state
     if state.round.number and not state.over:
         return state
-    if len(waiting) < state.maximum and (state.missing or not (state.round.number or state.called)):
+    if state.missing:
+        return state
+    if not (state.round.number or state.called or len(waiting) >= state.maximum):
         return state
     # Ranks stay what they were as far as they can: the first rank's data is the warmest.
     ranks = {agent.id: rank for rank, agent in enumerate(state.round.agents)}

@@ -86,3 +86,5 @@ def forward(
             old.wait(log.entry(number))
     except Unreachable:
         pass
+    finally:
+        old.close()

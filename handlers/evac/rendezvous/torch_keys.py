@@ -4,6 +4,7 @@ Its own protocol between client and server belongs to torch; only the class's pu
 used here, and values are JSON, never pickles.
 """
 
+import socket
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -14,7 +15,6 @@ from evac.rendezvous.keys import Unreachable
 
 # A wait has no end of its own: the store writes a warning to stderr each time one runs out.
 _FOR_EVER = timedelta(days=365)
-_READ = timedelta(seconds=60)
 
 
 def serve(host: str, port: int) -> TCPStore:
@@ -29,15 +29,17 @@ def serve(host: str, port: int) -> TCPStore:
         return TCPStore(host, port, is_master=True, wait_for_workers=False, multi_tenant=True)
 
 
-def connect(host: str, port: int, *, seconds: float) -> TCPStore:
-    """A client; *seconds* bound the connection. Each of its reads may then take a minute.
+def connect(host: str, port: int, *, seconds: float, read_seconds: float = 5.0) -> TCPStore:
+    """A client; *seconds* bound the connection, *read_seconds* each of its reads.
 
     Raises:
         Unreachable: Nobody answers there in time.
     """
     with _translated(f"{host}:{port}"):
+        # torch's client would try again until its time is up, and tell stderr each time.
+        socket.create_connection((host, port), timeout=seconds).close()
         store = TCPStore(host, port, is_master=False, timeout=timedelta(seconds=seconds))
-        store.set_timeout(_READ)
+        store.set_timeout(timedelta(seconds=read_seconds))
         return store
 
 

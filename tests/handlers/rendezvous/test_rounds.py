@@ -256,3 +256,22 @@ def test_the_log_goes_to_the_first_survivor_when_its_host_leaves() -> None:
 
     assert state.moves
     assert [agent.id for agent in state.successors()] == ["c"]
+
+
+def test_no_spare_takes_the_place_of_one_that_is_only_slow() -> None:
+    state = after(running("a", "b", "c"), join("d"))
+    state = fold(state, Met("a", 1), join("b", state), join("c", state))
+    assert state.forming is None
+
+    state = after(state, join("a", state))
+
+    assert state.forming is not None
+    assert [agent.id for agent in state.forming.agents] == ["a", "b", "c"]
+
+
+def test_a_spare_takes_the_place_of_one_that_is_gone() -> None:
+    state = after(running("a", "b", "c"), join("d"))
+    state = fold(state, join("b", state), join("c", state), Gone("a"))
+
+    assert state.forming is not None
+    assert [agent.id for agent in state.forming.agents] == ["b", "c", "d"]

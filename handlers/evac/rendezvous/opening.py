@@ -1,0 +1,40 @@
+"""From an address to a connection, or to the server itself where it is for this agent to serve."""
+
+from torch.distributed import TCPStore  # type: ignore[attr-defined] # public, but not in __all__
+from torch.distributed.elastic.rendezvous import RendezvousConnectionError
+
+from evac.rendezvous.address import ETCD, Address
+from evac.rendezvous.etcd_keys import EtcdKeys
+from evac.rendezvous.keys import Keys, Unreachable
+from evac.rendezvous.settings import Settings, is_local
+from evac.rendezvous.torch_keys import TorchKeys, connect, serve
+
+CONNECT_SECONDS = 5.0
+
+
+def serve_log(settings: Settings) -> TCPStore | None:
+    """The store itself, where it is for this agent to serve it."""
+    address = settings.address
+    if address.scheme == ETCD or settings.hosts is False:
+        return None
+    if settings.hosts is None and not is_local(address.host):
+        return None
+    try:
+        return serve(address.host, address.port)
+    except Unreachable as error:
+        if settings.hosts:
+            raise RendezvousConnectionError(
+                f"cannot serve the rendezvous store: {error}"
+            ) from error
+        return None  # another agent of this machine does
+
+
+def open_keys(address: Address) -> Keys:
+    """A connection to a job's keys.
+
+    Raises:
+        Unreachable: Nobody answers there; etcd is asked only at the first use.
+    """
+    if address.scheme == ETCD:
+        return EtcdKeys(address.host, address.port, address.prefix)
+    return TorchKeys(connect(address.host, address.port, seconds=CONNECT_SECONDS), address.prefix)

@@ -1,0 +1,320 @@
+"""Departures, replacements and losses, as the agents of real stores live through them."""
+
+import gc
+import os
+import random
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from evac.rendezvous import log
+from evac.rendezvous.address import Address
+from tests.handlers.rendezvous.nodes import (
+    Node,
+    depart,
+    local,
+    open_keys,
+    until,
+    where,
+    work_together,
+)
+from tests.services.process import free_port
+
+NIGHTLY = os.environ.get("EVAC_NIGHTLY") == "1"
+
+
+@pytest.fixture(autouse=True)
+def _environment() -> Iterator[None]:
+    """The handler tells workers by the environment where they meet."""
+    before = os.environ.pop("EVAC_RENDEZVOUS", None)
+    yield
+    os.environ.pop("EVAC_RENDEZVOUS", None)
+    if before is not None:
+        os.environ["EVAC_RENDEZVOUS"] = before
+
+
+def start(address: Address, names: str, *, host: str = "", maximum: int = 3) -> dict[str, Node]:
+    nodes = {name: Node(name, address, hosts=name == host, maximum=maximum) for name in names}
+    for node in nodes.values():
+        node.start()
+    until("the first round", work_together(nodes.values()))
+    return nodes
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def end(*nodes: Node) -> None:
+    for node in nodes:
+        node.finish()
+    assert [node.join() for node in nodes] == ["finished"] * len(nodes)
+
+
+def test_who_departs_ends_well_and_the_others_go_on(store: Address) -> None:
+    nodes = start(store, "abc")
+
+    depart(store, "b")
+
+    until("two go on", work_together([nodes["a"], nodes["c"]]))
+    assert nodes["b"].join() == 0
+    end(nodes["a"], nodes["c"])
+
+
+def test_a_replacement_joins_in_the_next_round(store: Address) -> None:
+    nodes = start(store, "abc")
+    depart(store, "c")
+    until("two go on", work_together([nodes["a"], nodes["b"]]))
+
+    new = Node("d", store).start()
+
+    until("three again", work_together([nodes["a"], nodes["b"], new]))
+    assert new.rounds[0].rank == 2
+    end(nodes["a"], nodes["b"], new)
+
+
+def test_the_first_rank_departs(store: Address) -> None:
+    nodes = start(store, "abc")
+    first = next(node for node in nodes.values() if node.rounds[0].rank == 0)
+    rest = [node for node in nodes.values() if node is not first]
+
+    depart(store, first.name)
+
+    until("two go on", work_together(rest))
+    end(*rest)
+
+
+def test_two_depart_at_once(store: Address) -> None:
+    nodes = start(store, "abcd", maximum=4)
+
+    depart(store, "a", "d")
+
+    until("two go on", work_together([nodes["b"], nodes["c"]]))
+    assert [nodes[name].join() for name in "ad"] == [0, 0]
+    end(nodes["b"], nodes["c"])
+
+
+def test_the_host_of_the_store_departs_and_the_store_moves() -> None:
+    address = local(free_port())
+    nodes = start(address, "abc", host="a")
+
+    depart(address, "a")
+
+    rest = [nodes["b"], nodes["c"]]
+    until("two go on", work_together(rest))
+    assert nodes["a"].join() == 0
+    moved = {where(node) for node in rest}
+    assert len(moved) == 1
+    assert moved != {address}
+    # ... and again, from where it is now, once a third has come.
+    third = Node("d", moved.pop(), hosts=False).start()
+    until("three again", work_together([*rest, third]))
+    here = where(third)
+    host = next(n for n in rest if n.handler and n.handler.serves)
+    depart(here, host.name)
+    left = [node for node in (*rest, third) if node is not host]
+    until("two go on once more", work_together(left))
+    end(*left)
+
+
+def test_the_host_and_another_depart_at_once() -> None:
+    address = local(free_port())
+    nodes = start(address, "abcd", host="a", maximum=4)
+
+    depart(address, "a", "b")
+
+    until("two go on", work_together([nodes["c"], nodes["d"]]))
+    assert [nodes[name].join() for name in "ab"] == [0, 0]
+    end(nodes["c"], nodes["d"])
+
+
+def test_a_notice_while_a_rendezvous_is_under_way(store: Address) -> None:
+    nodes = {name: Node(name, store, conf={"call_seconds": 1.0}) for name in "ab"}
+    for node in nodes.values():
+        node.start()
+    until("both wait", lambda: all(n.handler and n.handler.waits for n in nodes.values()))
+
+    depart(store, "a")
+
+    assert nodes["a"].join() == 0
+    new = Node("c", store).start()
+    until("two others", work_together([nodes["b"], new]))
+    end(nodes["b"], new)
+
+
+def test_the_same_notice_twice_is_one(store: Address) -> None:
+    nodes = start(store, "abc")
+    depart(store, "b")
+    depart(store, "b", sequence=2)
+    rest = [nodes["a"], nodes["c"]]
+    until("two go on", work_together(rest))
+    depart(store, "b", word="durable", sequence=3)
+    new = Node("d", store).start()
+
+    until("three again", work_together([*rest, new]))
+
+    assert [len(node.rounds) for node in rest] == [3, 3]
+    end(*rest, new)
+
+
+def test_a_notice_that_is_taken_back_costs_a_round_at_most(store: Address) -> None:
+    nodes = start(store, "abc", maximum=4)
+    depart(store, "b", word="staying", sequence=2)
+    depart(store, "b", sequence=1)  # came late, was said before
+
+    new = Node("d", store, maximum=4).start()  # proof that all have read so far
+    until("the spare is heard", work_together([*nodes.values(), new]))
+
+    assert {len(node.rounds) for node in nodes.values()} == {2}
+    end(*nodes.values(), new)
+
+
+def test_nodes_of_other_jobs_and_earlier_boots_are_none_of_ours(store: Address) -> None:
+    nodes = start(store, "abc")
+    depart(store, "elsewhere")
+    depart(store, "b", boot="an earlier one")
+    depart(store, "c")
+
+    until("only c goes", work_together([nodes["a"], nodes["b"]]))
+
+    end(nodes["a"], nodes["b"])
+
+
+def test_the_same_name_after_a_reboot_is_another_node(store: Address) -> None:
+    nodes = start(store, "abc")
+    depart(store, "b")
+    until("two go on", work_together([nodes["a"], nodes["c"]]))
+
+    back = Node("b", store, boot="the next one").start()
+
+    until("it is back", work_together([nodes["a"], nodes["c"], back]))
+    end(nodes["a"], nodes["c"], back)
+
+
+def test_an_agent_that_starts_on_a_departing_node_ends_at_once(store: Address) -> None:
+    nodes = start(store, "ab")
+    depart(store, "c")
+
+    assert Node("c", store).start().join() == 0
+
+    end(*nodes.values())
+
+
+def test_several_agents_of_a_departing_node_all_leave(store: Address) -> None:
+    nodes = [Node(name, store, maximum=4) for name in ("a", "b", "twin", "twin")]
+    for node in nodes:
+        node.start()
+    until("the first round", work_together(nodes))
+
+    depart(store, "twin")
+
+    until("two go on", work_together(nodes[:2]))
+    assert [node.join() for node in nodes[2:]] == [0, 0]
+    end(*nodes[:2])
+
+
+def test_too_few_survivors_wait_until_one_comes(
+    store: Address, caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes = start(store, "ab")
+    depart(store, "b")
+    assert nodes["b"].join() == 0
+    until("it says so", lambda: "waiting for 1 more node" in caplog.text)
+
+    new = Node("c", store).start()
+
+    until("two again", work_together([nodes["a"], new]))
+    end(nodes["a"], new)
+
+
+def test_a_spare_that_was_never_needed_ends_well(store: Address) -> None:
+    nodes = start(store, "abc")
+    spare = Node("d", store).start()
+    until("it waits", lambda: spare.handler and spare.handler.waits)
+
+    end(*nodes.values())
+
+    assert spare.join() == 0
+
+
+def test_the_last_to_leave_takes_all_keys_with_it(store: Address) -> None:
+    nodes = start(store, "abc")
+    depart(store, "b")
+    rest = [nodes["a"], nodes["c"]]
+    until("two go on", work_together(rest))
+
+    end(*rest)
+
+    keys = open_keys(store)
+    assert keys.get([log.SNAPSHOT, *(log.entry(n) for n in range(64))]) == [None] * 65
+    keys.close()
+
+
+def test_who_falls_silent_is_left_behind() -> None:
+    server = local(free_port())
+    quick = {"beat_seconds": 0.1, "dead_seconds": 0.6}
+    nodes = {name: Node(name, server, hosts=name == "a", conf=quick) for name in "abc"}
+    for node in nodes.values():
+        node.start()
+    until("the first round", work_together(nodes.values()))
+
+    handler = nodes["c"].handler
+    assert handler is not None
+    # As a process that was stopped: nothing is said any more.
+    handler._follower._ended = True  # pyright: ignore[reportPrivateUsage]
+
+    until("two go on", work_together([nodes["a"], nodes["b"]]))
+    nodes["c"].finish()
+    end(nodes["a"], nodes["b"])
+
+
+def test_a_store_that_dies_stops_nobody_who_works() -> None:
+    address = local(free_port())
+    from torch.distributed import TCPStore  # type: ignore[attr-defined] # public, but not in __all__
+
+    server = TCPStore("127.0.0.1", address.port, is_master=True, wait_for_workers=False)
+    nodes = start(address, "ab")
+
+    del server
+    until("they notice", lambda: all(n.handler and n.handler.trouble for n in nodes.values()))
+
+    assert all(node.works for node in nodes.values())
+    for node in nodes.values():
+        node.finish()
+    assert [node.join() for node in nodes.values()] == ["finished", "finished"]
+
+
+@pytest.mark.parametrize("seed", range(5 if NIGHTLY else 1))
+def test_departures_at_random_leak_nothing(store: Address, seed: int) -> None:
+    """3 to 2 to 3, over and over; then as few threads, files and keys as before."""
+    chance = random.Random(seed)
+    rounds = 50 if NIGHTLY else 10
+    nodes = list(start(store, "abc").values())
+    depart(store, nodes[0].name)
+    until("warm", work_together(nodes[1:]))
+    nodes = [*nodes[1:], Node("w", store).start()]
+    until("warm", work_together(nodes))
+    gc.collect()
+    threads, files = threading.active_count(), open_files()
+
+    for number in range(rounds):
+        leaver = chance.choice(nodes)
+        depart(store, leaver.name)
+        rest = [node for node in nodes if node is not leaver]
+        until(f"two in round {number}", work_together(rest))
+        assert leaver.join() == 0
+        nodes = [*rest, Node(f"n{number}", store).start()]
+        until(f"three in round {number}", work_together(nodes))
+
+    until("no thread is left", lambda: threading.active_count() <= threads)
+    # A handler knows its follower, and the other way round.
+    until("no file is left", lambda: gc.collect() >= 0 and open_files() <= files + 3)
+    keys = open_keys(store)
+    found = log.snapshot(keys)
+    assert found is not None
+    alive = [n for n in range(found.at + 64) if keys.get([log.entry(n)])[0] is not None]
+    assert min(alive) >= found.since
+    assert len(alive) < 64
+    keys.close()
+    end(*nodes)
