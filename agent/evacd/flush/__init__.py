@@ -199,7 +199,7 @@ class Flush:
         return schedule(
             [unit for unit in units if unit.name not in moving],
             deadline=order.deadline if order else now + _NO_HURRY_SECONDS,
-            rates=self._rates_now(now),
+            rates=self.rates_now(now),
             reserve=self._reserve,
             commit_seconds=self.commits,
             now=now,
@@ -210,8 +210,8 @@ class Flush:
     def _wants(self) -> Wants:
         return Wants(
             tuple(
-                replace(self.routed(unit), deadline=self._own.get(unit.name))
-                for unit in self._on_board.units()
+                replace(unit, deadline=self._own[unit.name]) if unit.name in self._own else unit
+                for unit in map(self.routed, self._on_board.units())
             ),
             self.order is not None,
             self._orphans,
@@ -222,12 +222,11 @@ class Flush:
 
     def routed(self, unit: Unit) -> Unit:
         """*unit* with the lanes as it may take them: what never took a byte comes behind."""
-        lanes = [lane for lane in unit.lanes if lane in self.rates]
-        return replace(
-            unit, lanes=tuple(sorted(lanes, key=lambda one: not self.rates[one].measured))
-        )
+        known = [lane for lane in unit.lanes if lane in self.rates]
+        lanes = tuple(sorted(known, key=lambda one: not self.rates[one].measured))
+        return unit if lanes == unit.lanes else replace(unit, lanes=lanes)
 
-    def _rates_now(self, now: float) -> dict[str, float]:
+    def rates_now(self, now: float) -> dict[str, float]:
         """What each lane does, by what moves there where something does."""
         rates = self.rates | {lane: one.rate(now) for lane, one in self._running.items()}
         return {lane: rate.bytes_per_second for lane, rate in rates.items()}
@@ -355,7 +354,7 @@ class Flush:
             one,
             [unit for unit in self._wants().unsafe() if unit.name not in others],
             deadline=order.deadline,
-            rates=self._rates_now(now),
+            rates=self.rates_now(now),
             reserve=self._reserve,
             commit_seconds=self.commits,
             now=now,

@@ -146,6 +146,7 @@ class Job:
     members: list[Workload] = field(default_factory=list)
     launches: dict[int, set[int]] = field(default_factory=dict)
     durable: Generation | None = None
+    _told: tuple[object, Unit] | None = None
 
     def parts(self) -> dict[Generation, dict[int, Slot]]:
         """Every complete slot, by generation and rank."""
@@ -201,7 +202,40 @@ class Job:
         return len(self.launches.get(one.incarnation, set())) < len(mine)
 
     def unit(self, lanes: tuple[str, ...]) -> Unit:
-        """The job as the planner sees it."""
+        """The job as the planner sees it; made anew only where something of it has changed.
+
+        All jobs are looked at before each step of a flush, and few of them have changed.
+        """
+        now = (lanes, self._state())
+        if self._told is None or self._told[0] != now:
+            self._told = now, self._unit(lanes)
+        return self._told[1]
+
+    def _state(self) -> object:
+        """All that `unit` depends on, to be compared."""
+        members = [
+            (
+                *(
+                    m.id,
+                    m.rank,
+                    m.mode,
+                    m.need_seconds,
+                    m.priority,
+                    m.arrived,
+                    m.alive,
+                    m.shape,
+                    m.run,
+                ),
+                *(
+                    (s.key, s.state, s.generation, s.body_nbytes, s.weights_nbytes, s.held_nbytes)
+                    for s in m.slots.values()
+                ),
+            )
+            for m in self.members
+        ]
+        return self.durable, members, [(one, *ranks) for one, ranks in self.launches.items()]
+
+    def _unit(self, lanes: tuple[str, ...]) -> Unit:
         needs = [m.need_seconds for m in self.members if m.mode is Mode.CALLBACK]
         fresh = [
             candidate

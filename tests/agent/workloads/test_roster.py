@@ -246,6 +246,12 @@ class Lives(RuleBasedStateMachine):
         assert {slot.key for slot in self._slots()} == self.memory
 
     @invariant()
+    def a_unit_that_is_kept_is_what_it_would_be_now(self) -> None:
+        lanes = ("file:///store",)
+        for job in self.roster.jobs.values():
+            assert job.unit(lanes) == job._unit(lanes)
+
+    @invariant()
     def what_is_held_is_there(self) -> None:
         assert {slot.key for slot in self.held_now if slot.holds} <= self.memory
         assert all(slot.holds for slot in self._slots() if slot.condemned)
