@@ -69,6 +69,9 @@ def busy() -> Metrics:
         ("departure.announced", {"name": "webhook", "word": "leaving", "job": "secret-job"}),
         ("departure.failed", {"name": "webhook", "word": "lost", "job": "", "reason": "x"}),
         ("plan.made", {"steps": []}),
+        ("own_order.ended", {"result": "kept"}),
+        ("denied.register", {}),
+        ("denied.dropped", {}),
     ):
         metrics.happened(name, data)
     return metrics
@@ -104,6 +107,9 @@ def test_each_thing_that_happens_is_counted_in_its_unit() -> None:
     assert seen("evac_cordon_total", "command", "failed") == 1
     assert seen("evac_departures_total", "webhook", "announced") == 1
     assert seen("evac_departures_total", "webhook", "failed") == 1
+    assert seen("evac_workload_orders_total", "kept") == 1
+    assert seen("evac_peers_denied_total", "register") == 1
+    assert seen("evac_peers_denied_total", "dropped") == 1
 
 
 def test_the_state_is_read_at_the_moment_it_is_asked_for() -> None:

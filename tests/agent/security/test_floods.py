@@ -3,7 +3,9 @@
 import os
 import re
 import resource
+import shutil
 import socket
+import tempfile
 import urllib.request
 from array import array
 from contextlib import suppress
@@ -12,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from evac.wire import Acquire, Refuse, Reserve, encode
-from tests.agent.daemon.nodes import until
+from tests.agent.daemon.nodes import Node, until
 from tests.agent.security.attack import NOBODY, Line, as_long_as, as_user
 from tests.agent.security.conftest import Scene
 
@@ -169,3 +171,40 @@ def test_questions_without_end_go_unanswered_and_cost_only_the_asker(scene: Scen
 def test_the_daemon_is_none_the_worse(scene: Scene) -> None:
     assert "Traceback" not in scene.node.log.read_text()
     assert Path(f"/proc/{scene.node.process.pid if scene.node.process else 0}").exists()
+
+
+class Poor(Node):
+    """One whose daemon may open few files."""
+
+    def command(self, *flags: str) -> list[str]:
+        return ["prlimit", "--nofile=96:96", *super().command(*flags)]
+
+
+def test_a_daemon_out_of_fds_serves_who_is_on_board_and_says_so_once() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to be somebody else")
+    folder = Path(tempfile.mkdtemp(dir="/var/tmp"))
+    folder.chmod(0o755)
+    node = Poor(folder / "node")
+    try:
+        bystander = node.start().staged(1, "bystander", nbytes=64 * 1024)
+        path = str(node.socket)
+
+        def flood() -> list[socket.socket]:
+            held = []
+            for _ in range(60):
+                held.append(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+                held[-1].setblocking(False)
+                held[-1].connect(path)
+            return held
+
+        with as_long_as(NOBODY, flood), as_long_as(NOBODY - 1, flood):
+            until("it runs out", lambda: "sockets.exhausted" in node.log.read_text())
+            for step in range(2, 30):
+                assert bystander.do("stage", step=step) == {}
+        node.knows("bystander", 29)
+        assert node.log.read_text().count("sockets.exhausted") == 1
+        assert "Traceback" not in node.log.read_text()
+    finally:
+        node.close()
+        shutil.rmtree(folder)
