@@ -105,9 +105,12 @@ def scribble(node: Node) -> None:
     assert node.process
     folder = Path(f"/proc/{node.process.pid}/fd")
     for link in folder.iterdir():
-        if "memfd:evac-slot" not in os.readlink(link):
-            continue
-        fd = os.open(link, os.O_RDWR)
+        try:
+            if "memfd:evac-slot" not in os.readlink(link):
+                continue
+            fd = os.open(link, os.O_RDWR)
+        except FileNotFoundError:
+            continue  # closed meanwhile
         header = Header.unpack(os.pread(fd, HEADER_BYTES, 0), slot_nbytes=os.fstat(fd).st_size)
         if header.state is SlotState.COMPLETE and header.step == STEPS:
             os.pwrite(fd, b"\xff" * header.body_nbytes, PAGE)
