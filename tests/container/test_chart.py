@@ -12,8 +12,8 @@ import yaml
 
 from evacd.config import load, unread
 from evacd.config.table import SETTINGS
+from tests.kube.answers import SCHEMAS
 from tests.kube.cluster import CHART, ROOT, program
-from tests.kube.server import SCHEMAS
 
 Objects = dict[str, dict[str, Any]]
 STORE = "stores={s3://bucket/prefix,file:///mnt/nfs}"

@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +150,43 @@ def test_a_restart_in_the_same_boot_keeps_it_closed_until_all_is_calm(
     pod.node.settled()
     assert pod.closed
     cloud.do("clear")
+    until("the node is open", lambda: pod.open)
+
+
+def test_karpenter_s_taint_is_a_notice_and_its_going_a_cancel(pod: Pod) -> None:
+    node = pod.start()
+    node.staged(3)
+    pod.cluster.kubectl("taint", "nodes", "gpu-7", "karpenter.sh/disrupted:NoSchedule")
+
+    assert node.settled()["root/job"]["kept"]
+    assert node.status()["order"]["kind"] == "karpenter/disrupt"
+    node.event("cordon.closed")
+    assert pod.closed
+
+    pod.cluster.kubectl("taint", "nodes", "gpu-7", "karpenter.sh/disrupted-")
+    until("the node is open", lambda: pod.open)
+
+
+def test_aks_s_condition_is_a_notice_with_its_date(pod: Pod) -> None:
+    node = pod.start()
+    node.staged(3)
+    date = format_datetime(datetime.now(UTC) + timedelta(seconds=25), usegmt=True)
+    condition = {
+        "type": "PreemptionScheduled",
+        "status": "True",
+        "reason": "SpotEvictionIncoming",
+        "message": f"Preempt Scheduled: {date}. For more information, see x. EventId: y",
+    }
+    patch = json.dumps({"status": {"conditions": [condition]}})
+    pod.cluster.kubectl("patch", "node", "gpu-7", "--subresource=status", "-p", patch)
+
+    assert node.settled()["root/job"]["kept"]
+    order = node.status()["order"]
+    assert order["kind"] == "aks/preempt"
+    assert 0 < order["seconds_left"] <= 25
+
+    gone = json.dumps({"status": {"conditions": [{**condition, "status": "False"}]}})
+    pod.cluster.kubectl("patch", "node", "gpu-7", "--subresource=status", "-p", gone)
     until("the node is open", lambda: pod.open)
 
 
