@@ -55,6 +55,10 @@ class Blocks:
         """Free, and warm."""
         return len(self._spare) * PART
 
+    def lacks(self, nbytes: int) -> bool:
+        """Whether so much cannot be had now, what is spare included."""
+        return self._room() + self.spare_nbytes < nbytes
+
     def take(self, nbytes: int, stop: Callable[[], bool]) -> Block:
         """A warm block. Blocks for about 0.01 s where it has to be made.
 

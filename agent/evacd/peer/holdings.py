@@ -17,7 +17,8 @@ from evacd.peer import room
 from evacd.peer.blocks import Block, Blocks
 from evacd.workloads.budget import human
 
-MAX_OBJECTS = 20_000
+# Enough for a thousand ranks, and few enough to be gone through in milliseconds.
+MAX_OBJECTS = 4096
 _PAGE = 4096
 _SMALL = 64 * 1024
 
@@ -95,15 +96,17 @@ class Holdings:
         """The number of a new put, or why there is no room for it."""
         charge = max(-(-nbytes // _PAGE), 1) * _PAGE
         with self._locked():
-            self._drop(
-                room.expired(self._pieces(), now=self._clock(), keep_seconds=self._keep_seconds)
-            )
             if len(self._held) + len(self._making) >= MAX_OBJECTS:
                 return f"{MAX_OBJECTS} objects are held, the most there can be"
-            gone = room.make_room(self._pieces(), self._used + charge - self.budget)
-            if gone is None:
-                return f"{human(nbytes)} do not fit: {human(self._used)} of {human(self.budget)} are taken"
-            self._drop(gone)
+            if self._blocks.lacks(charge):
+                return f"{human(nbytes)} do not fit beside what this node's own workloads may need"
+            if self._used + charge > self.budget:
+                self._drop_expired()
+                gone = room.make_room(self._pieces(), self._used + charge - self.budget)
+                if gone is None:
+                    taken = f"{human(self._used)} of {human(self.budget)} are taken"
+                    return f"{human(nbytes)} do not fit: {taken}"
+                self._drop(gone)
             number = secrets.randbits(63) | 1
             self._making[number] = Making(key, nbytes, charge)
             self._used += charge
@@ -210,9 +213,7 @@ class Holdings:
         """
         with self._locked():
             before = self._used
-            self._drop(
-                room.expired(self._pieces(), now=self._clock(), keep_seconds=self._keep_seconds)
-            )
+            self._drop_expired()
             if lacking > 0:
                 lacking -= self._blocks.trim()
             if lacking > 0:
@@ -257,6 +258,10 @@ class Holdings:
 
     def _pieces(self) -> list[room.Piece]:
         return [room.Piece(held.key, held.charge, held.at) for held in self._held.values()]
+
+    def _drop_expired(self) -> None:
+        now, keep = self._clock(), self._keep_seconds
+        self._drop(room.expired(self._pieces(), now=now, keep_seconds=keep))
 
     def _drop(self, keys: Iterable[str]) -> None:
         for key in keys:

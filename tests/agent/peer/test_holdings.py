@@ -149,6 +149,14 @@ def test_a_system_without_memory_says_so() -> None:
         Blocks(lambda: PART - 1).take(PART, lambda: False)
 
 
+def test_what_the_nodes_own_workloads_may_need_is_not_lent(clock: Time) -> None:
+    blocks = Blocks(lambda: PART - 1)
+    holdings = Holdings(blocks, budget=4 * PART, keep_seconds=60.0, clock=clock)
+
+    assert "beside what this node's own workloads" in str(holdings.begin("a/b", PART))
+    assert isinstance(holdings.begin("a/b", PART - 4096), int)
+
+
 def test_it_is_shown_for_whom_how_much_is_held(
     holdings: Holdings, clock: Time, put: Callable[[str, int], None]
 ) -> None:
