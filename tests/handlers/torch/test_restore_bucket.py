@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import os
 import random
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -105,9 +106,9 @@ def download(bucket: str, step: int, folder: Path) -> None:
 
     async def copy(there: Store) -> dict[str, bytes]:
         keys = [one.key for one in await there.list("") if f"/step-{step}." in one.key]
-        return {key.rpartition("/")[2]: await there.get(key) for key in keys}
+        return {re.split(r"/step-\d+\.\d+/", key)[1]: await there.get(key) for key in keys}
 
-    folder.mkdir()
+    (folder / "weights").mkdir(parents=True)
     for name, data in asyncio.run(copy(open_store(bucket))).items():
         (folder / name).write_bytes(data)
 
@@ -117,7 +118,7 @@ def key(bucket: str, step: int, name: str) -> str:
         (found,) = [
             entry.key
             for entry in await there.list("")
-            if f"/step-{step}." in entry.key and entry.key.endswith(f"/{name}")
+            if re.fullmatch(rf".*/step-{step}\.\d+/{re.escape(name)}", entry.key)
         ]
         return found
 
