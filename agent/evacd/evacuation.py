@@ -361,6 +361,7 @@ def status_of(evacuation: Evacuation, *, now: float) -> dict[str, Any]:
     """What `evac status` shows of the order and the flush; JSON-able."""
     order = evacuation.flush.order
     moving = {one.step.lane: _moving(one, now) for one in evacuation.flush.running}
+    rates = evacuation.flush.rates_now(now)
     return {
         "order": None
         if order is None
@@ -381,7 +382,7 @@ def status_of(evacuation: Evacuation, *, now: float) -> dict[str, Any]:
         "lanes": [
             {
                 "store": lane,
-                "bytes_per_second": rate.bytes_per_second,
+                "bytes_per_second": rates[lane],
                 "measured": rate.measured,
                 "durable": is_durable(lane),
                 "moving": moving.get(lane),

@@ -21,7 +21,7 @@ from evac.generation import Generation
 from evac.store import is_durable
 from evacd.clock import Clock
 from evacd.facts import Kept, Lost, Order, Outcome, Plan, Step, Try, Unit
-from evacd.flush.running import Running
+from evacd.flush.running import Running, routed
 from evacd.flush.save import Place, Saved, Unsaved
 from evacd.flush.seams import OnBoard, Saves
 from evacd.flush.story import Story
@@ -173,10 +173,10 @@ class Flush:
                         if other != lane:
                             event.set()
 
-    def plan(self) -> Plan:
-        """What would be done from now on, beginning with what moves."""
+    def plan(self, units: Sequence[Unit] | None = None) -> Plan:
+        """What would be done from now on, beginning with what moves; *units* as they are now."""
         now = self._clock.monotonic()
-        wants, free = self._wants(), self._free(now)
+        wants, free = self._wants(units or self._on_board.units()), self._free(now)
         limit = self.order.deadline - self._reserve if self.order else math.inf
         moving = tuple(one.rest(now, limit=limit) for one in self._running.values())
         unsafe = self._schedule(wants.unsafe(), free, now)
@@ -207,11 +207,11 @@ class Flush:
             tried=self._tried,
         )
 
-    def _wants(self) -> Wants:
+    def _wants(self, units: Sequence[Unit]) -> Wants:
         return Wants(
             tuple(
                 replace(unit, deadline=self._own[unit.name]) if unit.name in self._own else unit
-                for unit in map(self.routed, self._on_board.units())
+                for unit in map(self.routed, units)
             ),
             self.order is not None,
             self._orphans,
@@ -221,10 +221,8 @@ class Flush:
         )
 
     def routed(self, unit: Unit) -> Unit:
-        """*unit* with the lanes as it may take them: what never took a byte comes behind."""
-        known = [lane for lane in unit.lanes if lane in self.rates]
-        lanes = tuple(sorted(known, key=lambda one: not self.rates[one].measured))
-        return unit if lanes == unit.lanes else replace(unit, lanes=lanes)
+        """*unit* with its lanes in the order in which it takes them, and with what moves of it."""
+        return routed(unit, self.rates, self._running.values())
 
     def rates_now(self, now: float) -> dict[str, float]:
         """What each lane does, by what moves there where something does."""
@@ -236,22 +234,23 @@ class Flush:
 
     def _next(self, lane: str) -> tuple[Step | None, bool]:
         """What is to be done on *lane* now, and whether nothing is left to do on any."""
-        plan = self.plan()
-        self._spare()
+        units = self._on_board.units()
+        plan = self.plan(units)
+        self._spare(units)
         self._story.plan(plan, self.order, own=self._own, now=self._clock.monotonic())
         moving = {one.step.unit for one in self._running.values()}
         here = (step for step in plan.steps if step.lane == lane and step.unit not in moving)
         return next(here, None), not plan.steps
 
-    def _spare(self) -> None:
+    def _spare(self, units: Sequence[Unit]) -> None:
         """Whose newest generation is durable already is kept, and no byte of it moves."""
-        for unit in self._on_board.units():
+        for unit in units:
             if self.order is None and unit.name not in self._own:
                 continue
             if is_safe(unit) and not isinstance(self.outcomes.get(unit.name), Kept):
-                nothing = {"unit": unit.name, "nbytes": 0, "seconds": 0.0}
-                told = asdict(unit.durable) if unit.durable else None
-                self._record("flush.finished", {**nothing, "generation": told})
+                told = unit.durable and asdict(unit.durable)
+                facts = {"unit": unit.name, "generation": told, "nbytes": 0, "seconds": 0.0}
+                self._record("flush.finished", facts)
                 store = next((lane for lane in unit.lanes if is_durable(lane)), "")
                 self._keep(Kept(unit.name, unit.durable, 0, 0.0, store=store))
 

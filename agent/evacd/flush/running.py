@@ -2,11 +2,11 @@
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from threading import Lock
 
-from evacd.facts import Step
+from evacd.facts import Candidate, Step, Unit
 from evacd.plan.again import Underway
 from evacd.plan.rate import SLOWEST, Rate
 
@@ -131,6 +131,16 @@ class Running:
         """Bytes that may be through by now and were not told yet."""
         return min(max(UNTOLD_NBYTES, _UNTOLD_PARTS * self._largest), self.left)
 
+    def of(self, candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
+        """The same, and of the one that moves only what is left on its lane."""
+        mine = self.step.generation, self.step.kind
+        return tuple(
+            replace(one, begun=(self.step.lane, self.left))
+            if (one.generation, one.kind) == mine
+            else one
+            for one in candidates
+        )
+
     def rest(self, now: float, *, limit: float) -> Step:
         """What is left of it, as a step that begins now; *limit* is where overtime begins."""
         ends = self.ends(now)
@@ -139,3 +149,13 @@ class Running:
     def underway(self, now: float) -> Underway:
         """For the planner."""
         return Underway(self.step, self._moved, self.ends(now))
+
+
+def routed(unit: Unit, rates: Mapping[str, Rate], running: Iterable[Running]) -> Unit:
+    """*unit* as it may go: what never took a byte comes behind, and what moves is only its rest."""
+    for one in running:
+        if one.step.unit == unit.name:
+            unit = replace(unit, candidates=one.of(unit.candidates))
+    known = [lane for lane in unit.lanes if lane in rates]
+    lanes = tuple(sorted(known, key=lambda lane: not rates[lane].measured))
+    return unit if lanes == unit.lanes else replace(unit, lanes=lanes)

@@ -252,6 +252,18 @@ async def test_a_fresh_generation_takes_the_place_of_the_older_one_only_where_it
         assert bool(link.cancelled) == (deadline == 30.0)
 
 
+async def test_of_what_moves_only_the_rest_is_at_risk() -> None:
+    aboard = Aboard(staged("job", 9, 1000, lanes=BOTH))
+    async with flushing(aboard, Link(aboard), Told(), lanes=BOTH) as flush:
+        flush.evacuate(order(30.0))
+        await asyncio.sleep(5.0)
+        (candidate,) = flush.routed(aboard.all["job"]).candidates
+        await flush.settled.wait()
+
+    assert 450 * MB < candidate.left_on(S3) < 550 * MB
+    assert candidate.left_on(DISK) == 1000 * MB
+
+
 async def test_a_plan_names_the_store_of_each_step() -> None:
     aboard = Aboard(staged("big", 9, 2500, lanes=BOTH), staged("small", 1, 1000, lanes=BOTH))
     async with flushing(aboard, Link(aboard), told := Told(), lanes=BOTH) as flush:
