@@ -17,6 +17,7 @@ from evac._clock import monotonic
 from evac.admin import read_status, request
 from evac.errors import EvacError, NotConnected
 from evac.follow import follow
+from evac.rendezvous import standalone
 from evac.show import render_status
 from evac.wire import Cancel, Drain, Refuse
 
@@ -32,6 +33,7 @@ examples:
   evac drill --flush               who would be lost now; moves the bytes for real
   evac leave --job gpt --within 25 save your own job before you stop it (preStop hooks)
   evac interval --stall 0.2s --between 1h   how often to stage, and whether it pays
+  evac store                       a rendezvous store for torchrun, on a machine that stays
   evac report                      the last evacuation's timeline (works with evacd dead)
   evac ls file:///mnt/ckpt         generations, and which of them are whole
   evac verify file:///mnt/ckpt     read the newest one back and check every checksum
@@ -137,6 +139,15 @@ def _parser() -> argparse.ArgumentParser:
     advise.add_arguments(interval)
     _json(interval)
     interval.set_defaults(run=advise.advise)
+
+    serve = commands.add_parser(
+        "store",
+        help="serve the rendezvous store of torchrun jobs",
+        description=standalone.DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    standalone.add_arguments(serve)
+    serve.set_defaults(run=standalone.store)
 
     for name, add_arguments, function, text in (
         ("ls", inspect.add_ls_arguments, inspect.ls, "generations, and which of them are whole"),

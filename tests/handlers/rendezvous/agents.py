@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import sysconfig
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -12,10 +11,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from evac.rendezvous import log
-from evac.rendezvous.address import Address
-from evac.rendezvous.events import Depart, encode
-from evac.rendezvous.keys import Keys
 from tests.services.process import PATIENCE_SECONDS, free_port
 
 T = TypeVar("T")
@@ -186,21 +181,3 @@ def children(pid: int) -> list[int]:
 def now() -> float:
     """On the clock of the events: one for all processes of a machine."""
     return time.perf_counter()
-
-
-def announce(
-    keys: Keys, *nodes: str, boot: str = "boot", word: str = "leaving", sequence: int = 1
-) -> None:
-    """What evacd does when a node leaves."""
-    for node in nodes:
-        found = log.snapshot(keys)
-        event = Depart(word, node, boot, sequence, order="order", seconds_left=30.0)
-        log.append(keys, found.at if found else 0, encode(event, mark=f"{node}-{sequence}"))
-
-
-def address(job: Job, scheme: str = "tcpstore") -> Address:
-    """Where a job's nodes meet."""
-    return Address(scheme, "127.0.0.1", job.port, f"evac/{job.run}")
-
-
-__all__ = ["Job", "address", "announce", "children", "now", "sys"]

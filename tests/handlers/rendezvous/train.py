@@ -6,6 +6,7 @@ was lost or done twice shows.
 
 import json
 import os
+import signal
 import sys
 import time
 from datetime import timedelta
@@ -49,11 +50,14 @@ def main() -> None:
         assert int(one) == about["world"]
         time.sleep(pause)
         step += 1
+        # Both or neither: the agent stops a worker at any time.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         if about["rank"] == 0:
             aside = folder / "saved.tmp"
             aside.write_text(str(int(step)))
             aside.replace(saved)
         tell("step", step=int(step))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     dist.destroy_process_group()
     tell("finished")
 
