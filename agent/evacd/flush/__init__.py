@@ -12,7 +12,7 @@ left or the machine is gone.
 import asyncio
 import math
 from asyncio import TaskGroup, wait
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -349,9 +349,10 @@ class Flush:
         if not may_give_way(one, deadline=order.deadline, reserve=self._reserve, now=now):
             return False
         others = {other.step.unit for lane, other in self._running.items() if lane != one.step.lane}
+        units = self._on_board.units()
         return gives_way(
             one,
-            [unit for unit in self._wants().unsafe() if unit.name not in others],
+            [unit for unit in self._wants(units).unsafe() if unit.name not in others],
             deadline=order.deadline,
             rates=self.rates_now(now),
             reserve=self._reserve,
