@@ -92,10 +92,12 @@ class Desk:
         self._lending = lending
         # In the order of their coming; a dict because sets have none.
         self._strangers: dict[Session, None] = {}
+        # Who was on board of the daemon before, and has not come back.
+        self._away: set[int] = set()
         self._tasks = asyncio.TaskGroup()
         self._deaths = Deaths(
             self.aboard.session,
-            staging.inspection,
+            self._inspection,
             clock=clock,
             tasks=self._tasks,
             seconds=settings.last_words_seconds,
@@ -293,6 +295,7 @@ class Desk:
     def _seat(self, session: Session, workload: Workload, re: int | None) -> None:
         self._strangers.pop(session, None)
         session.workload, session.stage = workload, Stage.ABOARD
+        self._away.discard(workload.id)
         self.aboard.add(workload, session)
         stores = self._settings.stores
         session.reply(Registered(workload.id, workload.unit, stores), re)
@@ -317,6 +320,7 @@ class Desk:
         """Somebody of before: watched from now on, or found to have ended meanwhile."""
         workload = back.workload
         if back.pidfd is not None:
+            self._away.add(workload.id)
             self._deaths.watch(workload, back.pidfd)
         else:
             self._happened(Died(workload.unit, workload.rank, workload.process.pid))
@@ -332,6 +336,13 @@ class Desk:
         self._turns.cannot(workload.id, "left")
         session.reply(Accepted(), re)
         self._happened(Left(workload.unit, workload.rank))
+
+    def _inspection(self, workload: Workload) -> asyncio.Event | None:
+        """Set once all that is being read of it has been; None where nothing is."""
+        if workload.id in self._away and self._deaths.dying(workload):
+            self._away.discard(workload.id)
+            self._returns.last_look(workload, self._tasks)
+        return self._staging.inspection(workload)
 
     def _buried(self, workload: Workload) -> None:
         """Its process has ended, and it was heard out."""

@@ -135,8 +135,14 @@ class Returns:
             self._staging.written_anew(slot)
         self._staging.note(slot)
         session.link.pause()
-        self._roster.ledger.pin([slot])
+        self._staging.begin_reading(slot)
         tasks.create_task(self._finish(session, slot, message, re, known))
+
+    def last_look(self, workload: Workload, tasks: asyncio.TaskGroup) -> None:
+        """Its process has ended before it could tell this daemon anything; its headers may tell."""
+        for slot in [one for one in workload.slots.values() if one.state is SlotState.WRITING]:
+            self._staging.begin_reading(slot)
+            tasks.create_task(self._look_once(slot))
 
     def sweep(self, now: float) -> None:
         """Wait no longer for memory whose process has ended."""
@@ -147,6 +153,15 @@ class Returns:
             late = now - self._began >= self._seconds
             if late if record.process.pid == 0 else not lives(record.process):
                 self._keeper.give_up(record)
+
+    async def _look_once(self, slot: Slot) -> None:
+        try:
+            found = await self._whole(slot, None, finished=True)
+            if found is not None and not slot.condemned:
+                self._staging.take(slot, *found)
+                self._happened(StagedOne(slot.owner.unit, slot.owner.rank, found[0]))
+        finally:
+            self._staging.end_reading(slot)
 
     # --- the inside ----------------------------------------------------------------------
 
@@ -261,7 +276,7 @@ class Returns:
                 self._happened(StagedOne(workload.unit, workload.rank, found[0]))
             session.reply(Accepted(), re)
         finally:
-            self._roster.unhold([slot])
+            self._staging.end_reading(slot)
             self._end(workload, message)
             session.link.resume()
 

@@ -104,8 +104,7 @@ class Staging:
             session.refuse(slot.reason, re)
             return
         session.link.pause()
-        self._roster.ledger.pin([slot])
-        self._inspecting[slot] = asyncio.Event()
+        self.begin_reading(slot)
         generation = Generation(slot.shape.incarnation, message.step)
         tasks.create_task(self._inspect(session, slot, generation, re))
 
@@ -137,6 +136,17 @@ class Staging:
     def inspection(self, workload: Workload) -> asyncio.Event | None:
         """Set as soon as a slot of *workload* that is being read has been; None where none is."""
         return next((end for slot, end in self._inspecting.items() if slot.owner is workload), None)
+
+    def begin_reading(self, slot: Slot) -> None:
+        """It is looked at from now on: its owner's death waits, and its memory stays."""
+        self._roster.ledger.pin([slot])
+        self._inspecting[slot] = asyncio.Event()
+
+    def end_reading(self, slot: Slot) -> None:
+        """The counterpart of `begin_reading`."""
+        self._roster.unhold([slot])
+        self.collect()
+        self._inspecting.pop(slot).set()
 
     def forget(self, workload: Workload) -> None:
         """The workload will stage nothing more."""
@@ -232,9 +242,7 @@ class Staging:
                 session.reply(Accepted(), re)
                 self._happened(StagedOne(workload.unit, workload.rank, generation))
         finally:
-            self._roster.unhold([slot])
-            self.collect()
-            self._inspecting.pop(slot).set()
+            self.end_reading(slot)
             session.link.resume()
 
     def _check_heap(self, workload: Workload, found: Inspection) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from evac.errors import SegmentError
+from evac.segment import HEADER_BYTES, Header, SlotState
 from tests.agent.daemon.fdstore import Manager
 from tests.agent.daemon.nodes import Node, Workload, until
 from tests.agent.daemon.worker import body_of
@@ -239,3 +241,35 @@ def test_restarts_leak_nothing(node: Node, manager: Manager) -> None:
         assert len(manager.names()) == 12
     # Of each one its own, and one of its mapping.
     assert set(counts) == {(24, 12 * ((1 << 20) + 2 * 4096))}
+
+
+def test_a_slot_that_was_completed_without_a_daemon_is_saved_when_its_owner_never_comes_back(
+    node: Node, manager: Manager
+) -> None:
+    manager.start(node)
+    worker = node.staged(1)
+    worker.do("begin", step=2)
+    until("the store has them", lambda: len(manager.names()) == 3)
+    node.kill()
+    worker.stop()
+    manager.start(node)
+    assert steps(node) == [1]
+
+    # It wakes up with its slot all but whole, and no daemon has heard of it since.
+    complete(node)
+    worker.kill()
+
+    until("it counts", lambda: steps(node) == [1, 2])
+
+
+def complete(node: Node) -> None:
+    """Put into the slot that is being written what its owner would have put there."""
+    assert node.process
+    for link in Path(f"/proc/{node.process.pid}/fd").iterdir():
+        with suppress(FileNotFoundError, SegmentError):
+            if "memfd:evac-slot" not in os.readlink(link):
+                continue
+            with os.fdopen(os.open(link, os.O_RDWR), "r+b", buffering=0) as slot:
+                page, nbytes = slot.read(HEADER_BYTES), os.fstat(slot.fileno()).st_size
+                if Header.unpack(page, slot_nbytes=nbytes).state is SlotState.WRITING:
+                    os.pwrite(slot.fileno(), Header(SlotState.COMPLETE, 1, 2, 1 << 20).pack(), 0)
