@@ -173,10 +173,10 @@ class Flush:
                         if other != lane:
                             event.set()
 
-    def plan(self, units: Sequence[Unit] | None = None) -> Plan:
-        """What would be done from now on, beginning with what moves; *units* as they are now."""
+    def plan(self, aboard: Sequence[Unit] | None = None) -> Plan:
+        """What would be done from now on, beginning with what moves; *aboard* are all units."""
         now = self._clock.monotonic()
-        wants, free = self._wants(units or self._on_board.units()), self._free(now)
+        wants, free = self._wants(aboard or self._on_board.units()), self._free(now)
         limit = self.order.deadline - self._reserve if self.order else math.inf
         moving = tuple(one.rest(now, limit=limit) for one in self._running.values())
         unsafe = self._schedule(wants.unsafe(), free, now)
