@@ -226,6 +226,30 @@ def test_leaving_and_superseding_empty_the_store(node: Node, manager: Manager) -
     until("the store has let go", lambda: not manager.names())
 
 
+def test_a_successor_adopts_all_that_its_job_left_over_a_restart_of_the_daemon(
+    node: Node, manager: Manager
+) -> None:
+    manager.start(node)
+    for rank in (0, 1):
+        worker = node.staged(1, rank=rank, world=2)
+        worker.do("stage", step=2)
+        node.knows("job", 2, rank=rank)
+        worker.kill()
+    node.kill()
+    manager.start(node)
+
+    # Ranks move: it gets what all of them had.
+    successor = node.workload(rank=1, world=2)
+    assert successor.do("connect")["connected"]
+    adopted = [[1, 2, True], [0, 2, True], [1, 1, True], [0, 1, True]]
+    assert successor.do("adopt") == {"adopted": adopted}
+    # Given back, it can be had again.
+    assert successor.do("adopt") == {"adopted": adopted}
+    stranger = node.workload(run="another", rank=0, world=2)
+    assert stranger.do("connect")["connected"]
+    assert "another run" in stranger.do("adopt")["error"]
+
+
 def test_restarts_leak_nothing(node: Node, manager: Manager) -> None:
     manager.start(node)
     workers = [node.staged(1, job=f"job-{n}") for n in range(4)]

@@ -4,11 +4,12 @@ import os
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeAlias
 
 import structlog
 
 from evacd.errors import StateError
-from evacd.workloads.job import Job, Slot, Workload
+from evacd.workloads.job import Job, Process, Slot, Workload
 from evacd.workloads.keeping.fds import FdStore, Given
 from evacd.workloads.keeping.table import Table
 from evacd.workloads.memory import Region
@@ -23,6 +24,9 @@ from evacd.workloads.record import (
 )
 
 log = structlog.get_logger()
+
+# Unit, rank, process and number: what its owner knows of a slot.
+_SlotOf: TypeAlias = tuple[str, int, Process, int]
 
 
 class Keeper:
@@ -56,6 +60,7 @@ class Keeper:
         self._pushed: set[int] = set()
         # Slots of before without their memory: whoever has it may hand it back.
         self._awaited: dict[int, SlotRecord] = {}
+        self._awaited_by: dict[_SlotOf, int] = {}
         self._failing = False
 
     def open(self) -> None:
@@ -91,6 +96,7 @@ class Keeper:
                 found.append((number, record, fd))
                 if fd is None:
                     self._awaited[number] = record
+                    self._awaited_by[_slot_of(record)] = number
                 else:
                     self._pushed.add(number)
         for name, fd in self._given.items():
@@ -103,12 +109,8 @@ class Keeper:
 
     def awaited(self, workload: Workload, number: int) -> tuple[int, SlotRecord] | None:
         """A slot of *workload* of before whose memory is still missing, with its row."""
-        for row, record in self._awaited.items():
-            owner = (record.unit, record.rank, record.process)
-            mine = (workload.unit, workload.rank, workload.process)
-            if record.number == number and owner == mine:
-                return row, record
-        return None
+        row = self._awaited_by.get((workload.unit, workload.rank, workload.process, number))
+        return None if row is None else (row, self._awaited[row])
 
     def waiting(self) -> list[SlotRecord]:
         """All slots of before whose memory is still missing."""
@@ -116,18 +118,18 @@ class Keeper:
 
     def give_up(self, record: SlotRecord) -> None:
         """One of `waiting` does not come any more."""
-        for row, one in list(self._awaited.items()):
-            if one is record:
-                self.remove(row)
+        row = self._awaited_by.get(_slot_of(record))
+        if row is not None:
+            self.remove(row)
 
     def found(self, row: int, slot: Slot) -> None:
         """The slot of a row is there again."""
-        self._awaited.pop(row, None)
+        self._wait_no_more(row)
         self._rows[slot.key] = row
 
     def remove(self, row: int) -> None:
         """A slot of before is gone for good."""
-        self._awaited.pop(row, None)
+        self._wait_no_more(row)
         self._clear(row)
 
     def note(self, slot: Slot, region: Region) -> None:
@@ -180,6 +182,11 @@ class Keeper:
         if self._fds is not None:
             self._fds.stop()
 
+    def _wait_no_more(self, row: int) -> None:
+        record = self._awaited.pop(row, None)
+        if record is not None:
+            self._awaited_by.pop(_slot_of(record), None)
+
     def _records(self) -> Iterator[tuple[int, Record]]:
         for number, row in list(self._table.rows.items()) if self._table is not None else []:
             record = decode(row)
@@ -216,6 +223,10 @@ class Keeper:
             self._pushed.discard(row)
             if self._fds is not None:
                 self._fds.remove(_name(row))
+
+
+def _slot_of(record: SlotRecord) -> _SlotOf:
+    return record.unit, record.rank, record.process, record.number
 
 
 def _name(row: int) -> str:
