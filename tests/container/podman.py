@@ -1,5 +1,9 @@
-"""podman with a store of its own, and the image that the Containerfile makes, from this machine's files."""
+"""podman with a store of its own, and the image that the Containerfile makes, from this machine's files.
 
+The store stays from run to run, in .venv: a layer whose files did not change is not made again.
+"""
+
+import fcntl
 import os
 import shutil
 import subprocess
@@ -16,6 +20,8 @@ IMAGE = build()[build().index("-t") + 1]
 EXTRAS = "agent"
 # Small machines cannot give what runc asks for by itself.
 LIMITS = ("--ulimit", "nofile=20000:20000", "--ulimit", "nproc=4096:4096")
+# Kept from run to run; each has what it changed only.
+_MOST_LAYERS = 100
 
 
 class Unavailable(Exception):
@@ -23,9 +29,9 @@ class Unavailable(Exception):
 
 
 class Podman:
-    """One podman, whose images and containers lie in *folder*."""
+    """One podman; whoever comes second waits for the first."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self) -> None:
         if os.geteuid() != 0:
             raise Unavailable("containers need root here")
         for name in ("podman", "runc"):
@@ -34,10 +40,12 @@ class Podman:
         for path in (KUBE / "base.tar", KUBE / "wheels/.whole"):
             if not path.exists():
                 raise Unavailable(f"{path.name} is not here: tests/container/prepare brings it")
+        self._lock = (KUBE / "podman.lock").open("w")
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
         self.base = [
-            "podman", "--runtime", "runc", "--root", str(folder / "root"),
-            "--runroot", str(folder / "run"), "--storage-driver", "overlay",
-            "--cgroup-manager", "cgroupfs", "--events-backend", "file",
+            "podman", "--runtime", "runc", "--root", str(KUBE / "podman"),
+            "--runroot", str(KUBE / "podman-run"), "--storage-driver", "overlay", "--cgroup-manager", "cgroupfs",
+            "--events-backend", "file",
         ]  # fmt: skip
 
     def do(self, *arguments: str, limit: float = 120.0, check: bool = True) -> str:
@@ -51,7 +59,8 @@ class Podman:
 
     def build(self) -> None:
         """The image by README's own command, but without a network."""
-        self.do("import", "--quiet", str(KUBE / "base.tar"), "localhost/base:local")
+        if "localhost/base:local" not in self.do("images", "--format", "{{.Repository}}:{{.Tag}}"):
+            self.do("import", "--quiet", str(KUBE / "base.tar"), "localhost/base:local")
         self.do(
             "build", "--network=none", "--pull=never", "--isolation=oci", *LIMITS,
             "--build-arg", "BASE=localhost/base:local", "--build-arg", f"EXTRAS={EXTRAS}",
@@ -63,7 +72,9 @@ class Podman:
     def close(self) -> None:
         """All containers ended, everything unmounted, and the cgroups of its pods gone."""
         self.do("rm", "--all", "--force", "--time", "0", check=False)
-        self.do("rmi", "--all", "--force", check=False)
+        if len(self.do("images", "--all", "--quiet", check=False).split()) > _MOST_LAYERS:
+            self.do("rmi", "--all", "--force", check=False)
+        self._lock.close()
         for top in [
             *Path("/sys/fs/cgroup").glob(PODS[1:]),
             *Path("/sys/fs/cgroup").glob(f"*{PODS}"),

@@ -26,20 +26,23 @@ from tests.agent.daemon import worker as worker_module
 from tests.agent.daemon.nodes import until
 from tests.agent.daemon.test_notice import Cloud
 from tests.container.podman import IMAGE, LIMITS, PODS, Podman, Unavailable
-from tests.kube.cluster import CHART, Cluster
+from tests.kube.cluster import CHART, ROOT, Cluster
+from tests.services.process import script
 
 TEAM_UID = 12345
 
 
 @pytest.fixture(scope="module")
-def podman(binaries: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Podman]:
+def podman(binaries: None) -> Iterator[Podman]:
     try:
-        podman = Podman(tmp_path_factory.mktemp("podman"))
-        podman.build()
+        podman = Podman()
     except Unavailable as error:
         pytest.skip(str(error))
-    yield podman
-    podman.close()
+    try:
+        podman.build()
+        yield podman
+    finally:
+        podman.close()
 
 
 class Host:
@@ -213,6 +216,14 @@ def in_pod(kubelet: Kubelet, name: str, **settings: Any) -> Iterator[Workload]:
     finally:
         kubelet.podman.do("rm", "--force", "--time", "0", name, check=False)
         workload.process.communicate()
+
+
+def test_the_containerfile_is_as_it_should_be() -> None:
+    hadolint = script("hadolint", cure="make setup")
+    done = subprocess.run(
+        [hadolint, str(ROOT / "container/Containerfile")], capture_output=True, text=True
+    )
+    assert done.stdout == ""
 
 
 def test_its_probes_answer_and_its_log_is_json(kubelet: Kubelet) -> None:
