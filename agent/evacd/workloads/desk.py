@@ -37,6 +37,7 @@ from evac.wire import (
 )
 from evacd.clock import Clock
 from evacd.workloads.aboard import Aboard
+from evacd.workloads.cgroup import Stray
 from evacd.workloads.deaths import Deaths
 from evacd.workloads.happenings import Denied, Died, Dropped, Happening, Joined, Left
 from evacd.workloads.job import Process, Workload
@@ -44,7 +45,6 @@ from evacd.workloads.lending import Lending
 from evacd.workloads.memory import sealed_bytes
 from evacd.workloads.peer import PeerGone, identify
 from evacd.workloads.places import Places, Prepare
-from evacd.workloads.pods import Stray
 from evacd.workloads.policy import Admission, Refusal, admit, rights_of
 from evacd.workloads.returns import Back, Returns
 from evacd.workloads.roster import Roster
