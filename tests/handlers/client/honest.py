@@ -21,6 +21,7 @@ from evac.wire import (
     MAX_PACKET,
     Accepted,
     Acquire,
+    Adopt,
     AskStatus,
     Done,
     Granted,
@@ -193,6 +194,8 @@ class Daemon:
                 self._send(peer, board, re)
                 if self.running is not None:
                     self._send(peer, self.running)
+            case Adopt():
+                self._send(peer, Refuse(reason="nothing is lent here"), re)
             case HandBack():
                 # Its memory went with the one before it: nothing is remembered here.
                 self._send(peer, Refuse(reason="that slot is not known here"), re)
