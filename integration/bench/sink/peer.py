@@ -10,10 +10,10 @@ import sys
 import time
 
 import structlog
-from sink import HOST, MIB
 
 from evacd.clock import SystemClock
 from evacd.peer import PeerServer, PeerSettings
+from sink import HOST, MIB
 
 TICK = 0.005
 

@@ -44,7 +44,7 @@ def test_the_prefix_is_owner_and_job() -> None:
         ({"mode": "callback"}, "alice", 1001, 0, "need_seconds is 0"),
         ({"peers": ("node-1:9912", "node-2")}, "alice", 1001, 0, "peer 'node-2' is none"),
         ({"peers": ("node-1:99999",)}, "alice", 1001, 0, "expected host:port"),
-        ({}, "alice", 1001, 256, "256 workloads on board"),
+        ({}, "alice", 1001, 1024, "1024 workloads on board"),
     ],
 )
 def test_a_refusal_says_why(
