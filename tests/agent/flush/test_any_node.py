@@ -77,7 +77,7 @@ def nodes(draw: st.DrawFn) -> tuple[list[Unit], frozenset[tuple[str, str]], dict
         units.append(Unit(f"job-{i}", draw(st.integers(0, 2)), float(i), lanes, tuple(found)))
     every = [(unit.name, lane) for unit in units for lane in unit.lanes]
     refuses = frozenset(draw(st.lists(st.sampled_from(every), max_size=4)))
-    slow = draw(st.dictionaries(st.sampled_from(LANES), st.sampled_from((0.1, 0.5, 2.0))))
+    slow = draw(st.dictionaries(st.sampled_from(LANES), st.sampled_from((0.3, 0.5, 2.0))))
     return units, refuses, slow
 
 
