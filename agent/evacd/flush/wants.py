@@ -45,6 +45,10 @@ class Wants:
         for unit in self.units:
             if not self.ordered and unit.name not in self.orphans:
                 continue
+            if not self.ordered and unit.deadline is None:
+                # Nobody hurries, so it goes where it lasts; nothing would follow later.
+                lasting = tuple(lane for lane in unit.lanes if is_durable(lane))
+                unit = replace(unit, lanes=lasting or unit.lanes)
             # What was kept under an order that is over says nothing of what died since.
             kept = self.ordered and isinstance(self.outcomes.get(unit.name), Kept)
             if kept or is_safe(unit):

@@ -103,6 +103,16 @@ async def test_a_peers_memory_is_followed_by_a_durable_store_while_time_remains(
     assert (second.store, second.durable) == (DISK, True)
 
 
+async def test_what_a_dead_process_left_goes_where_it_lasts() -> None:
+    aboard = Aboard(staged("dead", 9, 1000, lanes=(PEER, DISK)))
+    link = Link(aboard)
+    async with flushing(aboard, link, Told(), lanes=(PEER, DISK)) as flush:
+        flush.rescue("dead")
+        await flush.settled.wait()
+
+    assert [lane for *_, lane in link.lanes] == [DISK]
+
+
 async def test_what_only_a_peer_has_is_never_called_durable() -> None:
     aboard = Aboard(staged("job", 9, 1000, lanes=(PEER,)))
     link = Link(aboard)
