@@ -47,8 +47,9 @@ class Wants:
                 continue
             if not self.ordered and unit.deadline is None:
                 # Nobody hurries, so it goes where it lasts; nothing would follow later.
-                lasting = tuple(lane for lane in unit.lanes if is_durable(lane))
-                unit = replace(unit, lanes=lasting or unit.lanes)
+                lanes = tuple(lane for lane in unit.lanes if is_durable(lane))
+                lasting = replace(unit, lanes=lanes)
+                unit = lasting if self._fresh(lasting, unit.candidates) else unit
             # What was kept under an order that is over says nothing of what died since.
             kept = self.ordered and isinstance(self.outcomes.get(unit.name), Kept)
             if kept or is_safe(unit):

@@ -112,6 +112,14 @@ async def test_what_a_dead_process_left_goes_where_it_lasts() -> None:
 
     assert [lane for *_, lane in link.lanes] == [DISK]
 
+    aboard = Aboard(staged("dead", 9, 1000, lanes=(PEER, DISK)))
+    link = Link(aboard, refuses=[f"dead on {DISK}"])
+    async with flushing(aboard, link, Told(), lanes=(PEER, DISK)) as flush:
+        flush.rescue("dead")
+        await flush.settled.wait()
+
+    assert [lane for *_, lane in link.lanes] == [DISK, PEER]
+
 
 async def test_what_only_a_peer_has_is_never_called_durable() -> None:
     aboard = Aboard(staged("job", 9, 1000, lanes=(PEER,)))
