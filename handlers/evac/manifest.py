@@ -26,6 +26,8 @@ CHUNK = 4 * 1024 * 1024
 FULL, REST = "full", "rest"
 KINDS = (FULL, WEIGHTS)
 FILE_KINDS = (WEIGHTS, REST)
+# In a slot alone: what another node's rank writes.
+COPY = "copy"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 

@@ -21,14 +21,15 @@ from typing import Any
 
 from evac.errors import SegmentError
 from evac.generation import WEIGHTS
-from evac.manifest import FILE_KINDS, REST, in_order, is_file_name
+from evac.manifest import COPY, FILE_KINDS, REST, is_file_name
 
 PAGE = 4096
 MAGIC = b"EVACSLOT"
 VERSION = 1
 _HEADER = struct.Struct("<8sIIQQQQQQQ")
 _CRC = struct.Struct("<I")
-MOST_FILES = 8
+MOST_FILES = 4096
+KINDS = (*FILE_KINDS, COPY)
 HEADER_BYTES = _HEADER.size + _CRC.size
 
 
@@ -118,7 +119,8 @@ class BodyFile:
     Attributes:
         name: In the generation's folder; weights lie in ``weights/`` below it.
         offset: From the body's start.
-        kind: ``weights`` or ``rest``.
+        kind: ``weights``, ``rest``, or ``copy`` of a file that another rank writes: it is not
+            flushed.
         held: Other nodes hold all that is in it, too.
     """
 
@@ -141,11 +143,9 @@ def check_files(files: Sequence[BodyFile], *, body_nbytes: int) -> None:
     for one in files:
         if not is_file_name(one.name):
             raise SegmentError(f"{one.name[:80]!r} is no name for a file of the body")
-        if one.kind not in FILE_KINDS:
-            raise SegmentError(
-                f"{one.name} is of kind {one.kind[:80]!r}, expected one of {FILE_KINDS}"
-            )
-        if (one.kind == WEIGHTS) != one.name.startswith(f"{WEIGHTS}/"):
+        if one.kind not in KINDS:
+            raise SegmentError(f"{one.name} is of kind {one.kind[:80]!r}, expected one of {KINDS}")
+        if one.kind != COPY and (one.kind == WEIGHTS) != one.name.startswith(f"{WEIGHTS}/"):
             raise SegmentError(f"{one.name} is no place for what is {one.kind}")
         if one.nbytes < 1 or one.offset % PAGE:
             raise SegmentError(f"{one.name} is empty, or does not start at a page")
@@ -157,8 +157,11 @@ def check_files(files: Sequence[BodyFile], *, body_nbytes: int) -> None:
         raise SegmentError(f"the files are {at} bytes, the body is {body_nbytes}")
     if len({one.name for one in files}) < len(files):
         raise SegmentError("two files of the body have one name")
-    if not in_order(one.kind for one in files):
-        raise SegmentError("weights come after the rest")
+    kinds = [one.kind for one in files]
+    if kinds != sorted(kinds, key=KINDS.index):
+        raise SegmentError(f"the files are not in the order {', '.join(KINDS)}")
+    if kinds[0] == COPY:
+        raise SegmentError("the body holds nothing but copies")
 
 
 def describe(

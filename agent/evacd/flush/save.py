@@ -9,7 +9,7 @@ from hashlib import sha256
 
 from evac.commit import Share, put_shares, retain
 from evac.errors import EvacError, StoreRejected
-from evac.manifest import FULL, Manifest
+from evac.manifest import COPY, FULL, Manifest
 from evac.store import Owner, Store
 from evacd.facts import Kind
 from evacd.workloads import Part
@@ -84,7 +84,10 @@ class Saver:
         except EvacError as error:
             return Unsaved(str(error), isinstance(error, StoreRejected))
         nbytes = sum(
-            file.nbytes for part in parts for file in part.files if kind in (FULL, file.kind)
+            file.nbytes
+            for part in parts
+            for file in part.files
+            if file.kind == kind or (kind == FULL and file.kind != COPY)
         )
         first = next((part for part in parts if part.rank == 0), None)
         place = Place(lane, first.prefix, first.owner) if first and kind == FULL else None

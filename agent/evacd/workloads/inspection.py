@@ -20,7 +20,7 @@ MAX_METADATA = 64 * 1024 * 1024
 MAX_ITEMS = 1 << 18
 # Parsed piece by piece: json holds the GIL, and one large document would freeze the loop.
 _PIECE = 1 << 18
-_HEAD = 1 << 14
+_HEAD = 1 << 19
 _LEVELS = 8
 _SHAPE = 'descriptor is not {"files": ..., "weights_metadata_nbytes": ..., "items": [...]}'
 _SPACE = " \t\r\n"

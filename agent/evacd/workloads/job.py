@@ -57,7 +57,7 @@ class Slot:
         number: What the owner calls it.
         nbytes: Whole pages.
         weights_nbytes: Of the body; None where weights do not lie apart from the rest.
-        held_nbytes: Of the body, what other nodes hold, too.
+        copied_nbytes: Of the body, copies of what other ranks write.
         holds: Who reads or fills it just now; above 0 its memory stays.
         condemned: Nobody's any more: gone as soon as nobody holds it.
     """
@@ -72,7 +72,7 @@ class Slot:
     generation: Generation | None = None
     body_nbytes: int = 0
     weights_nbytes: int | None = None
-    held_nbytes: int = 0
+    copied_nbytes: int = 0
     holds: int = 0
     condemned: bool = False
 
@@ -227,7 +227,7 @@ class Job:
                     m.run,
                 ),
                 *(
-                    (s.key, s.state, s.generation, s.body_nbytes, s.weights_nbytes, s.held_nbytes)
+                    (s.key, s.state, s.generation, s.body_nbytes, s.weights_nbytes, s.copied_nbytes)
                     for s in m.slots.values()
                 ),
             )
@@ -277,7 +277,7 @@ def _candidates(generation: Generation, parts: Iterable[Slot]) -> Iterator[Candi
     weights = 0
     apart, nbytes = True, 0
     for slot in parts:
-        nbytes += slot.body_nbytes
+        nbytes += slot.body_nbytes - slot.copied_nbytes
         apart &= slot.weights_nbytes is not None
         weights += slot.weights_nbytes or 0
     yield Candidate(generation, nbytes)

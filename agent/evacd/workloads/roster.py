@@ -260,18 +260,18 @@ class Roster:
         *,
         body_nbytes: int,
         weights_nbytes: int | None = None,
-        held_nbytes: int = 0,
+        copied_nbytes: int = 0,
         supersedes: bool = True,
     ) -> None:
         """Its bytes were found to be what their owner says.
 
         Args:
             weights_nbytes: Of the weights; None where they do not lie apart from the rest.
-            held_nbytes: Of what other nodes hold, too.
+            copied_nbytes: Of copies of what other ranks write.
             supersedes: What is superseded may be freed; else `tidy` will be called.
         """
         slot.state, slot.generation, slot.body_nbytes = SlotState.COMPLETE, generation, body_nbytes
-        slot.weights_nbytes, slot.held_nbytes = weights_nbytes, held_nbytes
+        slot.weights_nbytes, slot.copied_nbytes = weights_nbytes, copied_nbytes
         slot.owner.newest = max(generation, slot.owner.newest or generation)
         if supersedes:
             self._tidy(self.jobs[slot.owner.unit])

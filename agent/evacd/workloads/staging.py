@@ -9,6 +9,7 @@ import structlog
 
 from evac.errors import SegmentError
 from evac.generation import Generation
+from evac.manifest import COPY
 from evac.segment import PAGE
 from evac.store import Owner
 from evac.wire import Accepted, Granted, Release, Reserve, Staged
@@ -270,7 +271,7 @@ class Staging:
             generation,
             body_nbytes=found.body_nbytes,
             weights_nbytes=found.weights_nbytes,
-            held_nbytes=sum(file.nbytes for file in found.files if file.held),
+            copied_nbytes=sum(file.nbytes for file in found.files if file.kind == COPY),
             supersedes=supersedes,
         )
         self._known[slot.owner.id] = self._found[slot.key] = found

@@ -126,7 +126,11 @@ async def _count(
     prefix: str, shares: Sequence[Share], named: Sequence[Mapping[str, File]], kind: str
 ) -> None:
     for share, found in zip(shares, named, strict=True):
-        manifest = replace(share.manifest, files=tuple(found.values()))
+        files = tuple(found.values())
+        end = sum(one.nbytes for one in files)
+        # Behind the files lie copies of what others write.
+        items = tuple(one for one in share.manifest.items if one["offset"] + one["nbytes"] <= end)
+        manifest = replace(share.manifest, files=files, items=items)
         metadata = share.metadata
         if kind == WEIGHTS:
             metadata = share.weights_metadata

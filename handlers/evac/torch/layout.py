@@ -28,13 +28,14 @@ import torch
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
-from torch.distributed.checkpoint.planner import SavePlan, WriteItem, WriteItemType
+from torch.distributed.checkpoint.planner import WriteItemType
 from torch.distributed.tensor import DTensor
 
 from evac.errors import GenerationError
 from evac.generation import WEIGHTS
-from evac.manifest import REST
+from evac.manifest import COPY
 from evac.segment import PAGE, BodyFile, aligned
+from evac.torch.sharing import Batch, batches
 from evac.torch.state import MODEL
 from evac.torch.world import World
 
@@ -154,7 +155,8 @@ def plan(world: World, state: Mapping[str, Any]) -> Layout:
     """
     what = "layout"
     planner = _planner(state, coordinator=world.rank == 0)
-    proposals = world.agree(what, planner.create_local_plan)
+    shared = world.agree(what, lambda: (world.node, planner.create_local_plan()))
+    nodes, proposals = [node for node, _ in shared], [proposal for _, proposal in shared]
     # DCP's own rules for who writes a tensor that several ranks hold.
     decided = world.agree(
         what, lambda: planner.create_global_plan(proposals) if world.rank == 0 else None
@@ -162,12 +164,14 @@ def plan(world: World, state: Mapping[str, Any]) -> Layout:
     if decided is None:
         raise GenerationError(what, "rank 0 made no plan")
     plans, metadata = decided
-    mine: SavePlan = planner.finish_plan(plans[world.rank])
+    planner.finish_plan(plans[world.rank])
+    of_model = _of_model(metadata)
+    mine = batches(world.rank, nodes, proposals, plans, of_model)
     body = f"__{world.rank}_0.distcp"
     placed = _Placed([], [], [], 0)
-    wrote = world.agree(what, lambda: placed.fill(mine.items, planner, body))
+    wrote = world.agree(what, lambda: placed.fill(mine, planner))
     encoded = world.broadcast(
-        (_metadata(metadata, wrote), _weights_metadata(metadata, wrote))
+        (_metadata(metadata, wrote), _weights_metadata(metadata, wrote, of_model))
         if world.rank == 0
         else None
     )
@@ -223,32 +227,26 @@ class _Placed:
     objects: list[BytesItem]
     nbytes: int
 
-    def fill(self, items: Sequence[WriteItem], planner: DefaultSavePlanner, body: str) -> _Wrote:
-        """Lay everything out, file by file."""
-        of_model = {key for key, path in planner.mappings.items() if path[0] == MODEL}
-        weights = [item for item in items if item.index.fqn in of_model]
-        rest = [item for item in items if item.index.fqn not in of_model]
-        return [
-            *self._file(f"{WEIGHTS}/{body}", WEIGHTS, weights, planner),
-            *self._file(body, REST, rest, planner),
-        ]
-
-    def _file(
-        self, name: str, kind: str, items: Sequence[WriteItem], planner: DefaultSavePlanner
-    ) -> _Wrote:
-        start, wrote = self.nbytes, []
-        for item in items:
-            value = planner.resolve_data(item)
-            if item.type == WriteItemType.BYTE_IO:
-                assert isinstance(value, io.BytesIO)
-                one: TensorItem | BytesItem = self._object(item.index.fqn, value)
-            else:
-                assert isinstance(value, torch.Tensor)
-                one = self._tensor(item.index.fqn, value.detach())
-            wrote.append((item.index, _StorageInfo(name, one.offset - start, one.nbytes)))
-        self.nbytes = aligned(self.nbytes)
-        if wrote:
-            self.files.append(BodyFile(name, start, self.nbytes - start, kind))
+    def fill(self, mine: Sequence[Batch], planner: DefaultSavePlanner) -> _Wrote:
+        """Lay everything out, file by file; where what lies that others may look for here."""
+        wrote: _Wrote = []
+        for batch in mine:
+            start = self.nbytes
+            for item in batch.items:
+                value = planner.resolve_data(item)
+                if item.type == WriteItemType.BYTE_IO:
+                    assert isinstance(value, io.BytesIO)
+                    one: TensorItem | BytesItem = self._object(item.index.fqn, value)
+                else:
+                    assert isinstance(value, torch.Tensor)
+                    one = self._tensor(item.index.fqn, value.detach())
+                if batch.kind != COPY:
+                    info = _StorageInfo(batch.name, one.offset - start, one.nbytes)
+                    wrote.append((item.index, info))
+            self.nbytes = aligned(self.nbytes)
+            self.files.append(
+                BodyFile(batch.name, start, self.nbytes - start, batch.kind, batch.held)
+            )
         return wrote
 
     def _object(self, name: str, value: io.BytesIO) -> BytesItem:
@@ -284,10 +282,15 @@ def _metadata(metadata: Metadata, wrote: Sequence[_Wrote]) -> bytes:
     return pickle.dumps(dataclasses.replace(metadata, storage_data=storage))
 
 
-def _weights_metadata(metadata: Metadata, wrote: Sequence[_Wrote]) -> bytes:
+def _of_model(metadata: Metadata) -> frozenset[str]:
+    """The keys of weights, whichever rank holds them."""
+    paths: Mapping[str, tuple[Any, ...]] = metadata.planner_data or {}
+    return frozenset(key for key, path in paths.items() if path[0] == MODEL)
+
+
+def _weights_metadata(metadata: Metadata, wrote: Sequence[_Wrote], keys: Set[str]) -> bytes:
     """That of the weights' folder: DCP's plan with all else left out."""
     paths: Mapping[str, tuple[Any, ...]] = metadata.planner_data or {}
-    keys = {key for key, path in paths.items() if path[0] == MODEL}
     if not keys:
         return b""
     storage = {

@@ -5,6 +5,7 @@ ranks call it, in the same order.
 """
 
 import logging
+import socket
 from collections.abc import Callable
 from typing import TypeVar, cast
 
@@ -17,9 +18,14 @@ log = logging.getLogger("evac")
 
 
 class World:
-    """Rank and size, read once from the default process group."""
+    """Rank and size, read once from the default process group.
 
-    def __init__(self) -> None:
+    Args:
+        node: The machine that this rank is on; by default the one that the kernel names.
+    """
+
+    def __init__(self, node: str = "") -> None:
+        self.node = node or _node()
         self.distributed = dist.is_available() and dist.is_initialized()
         self.rank: int = dist.get_rank() if self.distributed else 0
         self.size: int = dist.get_world_size() if self.distributed else 1
@@ -56,3 +62,12 @@ class World:
             if failure:
                 raise GenerationError(what, f"rank {rank}: {failure}")
         return [cast("T", value) for value, _ in shared]
+
+
+def _node() -> str:
+    """One name per machine, also where containers have host names of their own."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return socket.gethostname()

@@ -111,7 +111,7 @@ def test_files_that_are_the_body_end_to_end_are_read_back(
     [
         (5, "must be a list"),
         ([], "0 files"),
-        ([file("b.bin", 0, 1)] * 9, "at most 8"),
+        ([file("b.bin", 0, 1)] * 4097, "at most 4096"),
         ([1], "file 0 is not"),
         ([file("b.bin", 0, PAGE + 100, more=1)], "file 0 is not"),
         ([{"name": "b.bin", "offset": 0, "nbytes": PAGE + 100, "kind": "rest"}], "file 0 is not"),
@@ -128,13 +128,16 @@ def test_files_that_are_the_body_end_to_end_are_read_back(
         ([TWO[0], file("weights/b.bin", PAGE, 100)], "no place for what is rest"),
         ([file("a.bin", 0, PAGE, "weights"), TWO[1]], "no place for what is weights"),
         ([file("b.bin", 0, PAGE), file("b.bin", PAGE, 100)], "one name"),
-        ([file("b.bin", 0, PAGE), file("weights/a.bin", PAGE, 100, "weights")], "after the rest"),
+        ([file("b.bin", 0, PAGE), file("weights/a.bin", PAGE, 100, "weights")], "not in the order"),
+        ([file("b.bin", 0, PAGE, "copy"), file("a.bin", PAGE, 100)], "not in the order"),
+        ([file("b.bin", 0, PAGE + 100, "copy")], "nothing but copies"),
+        ([TWO[0], file("../b.bin", PAGE, 100, "copy")], "no name for a file"),
         ([TWO[0], file("../b.bin", PAGE, 100)], "no name for a file"),
         ([TWO[0], file("weights/../b.bin", PAGE, 100, "weights")], "no name for a file"),
         ([TWO[0], file(".metadata", PAGE, 100)], "no name for a file"),
         ([TWO[0], file("__0.manifest.json", PAGE, 100)], "no name for a file"),
         ([TWO[0], file("x" * 10_000 + ".bin", PAGE, 100)], "no name for a file"),
-        ([TWO[0], file("x" * 20_000 + ".bin", PAGE, 100)], "descriptor is not"),
+        ([TWO[0], file("x" * 600_000 + ".bin", PAGE, 100)], "descriptor is not"),
     ],
 )
 def test_files_that_are_not_the_body_are_refused_and_say_why(files: object, reason: str) -> None:
