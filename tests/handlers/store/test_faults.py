@@ -93,7 +93,7 @@ FAULTS = (
     Fault("half an answer", Fate.HALF, StoreUnavailable, (*LOST, "the store failed")),
     Fault("answer lost", Fate.LOST, StoreUnavailable, (*LOST, "the store failed")),
 )
-TURNS = 4
+TURNS = 8
 TRANSIENT = [one for one in FAULTS if one.kind is StoreUnavailable]
 
 
