@@ -11,10 +11,10 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 # What has a long form, for EVAC_NIGHTLY=1.
-NIGHTLY := tests/agent/security/test_fuzz.py
+NIGHTLY := tests/agent/security/test_fuzz.py tests/handlers/rendezvous
 
 .DEFAULT_GOAL := help
-.PHONY: setup system-packages demo test nightly lint bench manifest sample clean help
+.PHONY: setup system-packages demo demo-elastic test test-torch nightly lint bench manifest sample clean help
 
 setup: $(READY)  ## make .venv with everything; again only when its inputs change
 
@@ -38,11 +38,24 @@ system-packages:  ## what some tests drive, from apt; nothing where it is there 
 demo: $(READY)  ## the main job: a notice saves a real training run
 	$(BIN)/python -m integration.demo
 
+demo-elastic: $(READY)  ## three nodes become two and three again; stock torchrun's time beside ours
+	$(BIN)/python -m integration.demo.elastic $(ARGS)
+
 test: $(READY)  ## run every test
 	$(BIN)/python -m pytest $(ARGS)
 
 nightly: $(READY)  ## the long forms of tests that have one: a million fuzzed packets, ...
 	EVAC_NIGHTLY=1 $(BIN)/python -m pytest $(or $(ARGS),$(NIGHTLY))
+
+# The pins are those of the torch that constraints.txt names; another one brings its own.
+test-torch: $(READY)  ## the tests that need torch, with another: make test-torch V=2.9
+	$(PYTHON) -m venv .venv/torch-$(V)
+	grep -v '^torch==' constraints.txt > .venv/torch-$(V)/constraints.txt
+	.venv/torch-$(V)/bin/python -m pip install --quiet --upgrade pip
+	.venv/torch-$(V)/bin/python -m pip install --quiet --constraint .venv/torch-$(V)/constraints.txt \
+	    $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
+	    --editable '.[agent,torch]' --group test 'torch==$(V).*'
+	.venv/torch-$(V)/bin/python -m pytest $(or $(ARGS),tests/handlers/rendezvous tests/handlers/torch)
 
 lint: $(READY)  ## style, types and the import contracts
 	$(BIN)/ruff check .
