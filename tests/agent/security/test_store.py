@@ -151,11 +151,13 @@ def test_what_the_daemon_writes_there_is_its_users_and_nobody_elses(node: Node) 
 
 
 LIES: dict[str, Callable[[dict[str, Any]], object]] = {
-    "longer than its body": lambda m: m.update(nbytes=m["nbytes"] + 4096),
-    "a body that climbs": lambda m: m.update(body="../../../root/bystander/step-5.1/part0.bin"),
+    "longer than its body": lambda m: m["files"][0].update(nbytes=m["files"][0]["nbytes"] + 4096),
+    "a body that climbs": lambda m: m["files"][0].update(
+        name="../../../root/bystander/step-5.1/part0.bin"
+    ),
     "a world of millions": lambda m: m.update(world=10_000_000),
     "another generation": lambda m: m.update(step=99),
-    "no numbers": lambda m: m.update(nbytes="many"),
+    "no numbers": lambda m: m["files"][0].update(nbytes="many"),
     "nothing": lambda m: m.clear(),
 }
 
@@ -172,7 +174,7 @@ async def test_a_manifest_that_lies_makes_nothing_whole_and_stops_no_start(node:
     def lie() -> None:
         for number, bend in enumerate(LIES.values()):
             shutil.copytree(mine / "trap", mine / f"lie{number}")
-            document = {**before, "job": f"lie{number}"}
+            document = {**json.loads(json.dumps(before)), "job": f"lie{number}"}
             bend(document)
             (mine / f"lie{number}" / manifest).write_text(json.dumps(document))
 
