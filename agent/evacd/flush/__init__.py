@@ -125,7 +125,7 @@ class Flush:
         Args:
             deadline: Of this unit alone, monotonic seconds: it leaves, and nobody else. Then it is
                 told what becomes of it, also where it was safe before or has staged nothing.
-                A callback workload gets no turn: it flushes before it leaves.
+                A callback workload gets its turn from whoever asks for it (`evacd.own_orders`).
         """
         if self.order is None:
             # What came of an earlier death says nothing of this one: neither that it is safe,
