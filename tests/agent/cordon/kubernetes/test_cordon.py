@@ -2,16 +2,20 @@
 
 import asyncio
 import json
+import socket
 from dataclasses import replace
 
 import aiohttp
 import pytest
+from aiohttp.abc import AbstractResolver, ResolveResult
 from structlog.testing import capture_logs
 
+from evacd.clock import SystemClock
 from evacd.cordon import Cordon, Following
 from evacd.cordon.kubernetes import KubernetesCordon
 from evacd.cordon.kubernetes.marks import ANNOTATION, TAINT
 from evacd.facts import Confidence, Order
+from evacd.kube import Client, in_cluster
 from tests.agent.cordon.kubernetes.conftest import NODE, Cluster, Make
 from tests.kube.access import User
 from tests.kube.discovery import BUDGETS, PODS
@@ -446,9 +450,33 @@ class TestEviction:
         assert wrong.startswith("no pod evicted: HTTP 403")
 
 
-async def test_a_proxy_of_the_environment_is_never_asked(cluster: Cluster) -> None:
-    from evacd.kube import Client
+class NoNames(AbstractResolver):
+    """A machine whose name service is gone already."""
 
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        raise OSError(f"nobody knows {host} any more")
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_a_name_service_that_is_gone_is_not_missed(cluster: Cluster) -> None:
+    host, _, port = cluster.access.url.removeprefix("https://").partition(":")
+    environ = {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}
+    access = in_cluster(environ, account=cluster.access.token_file.parent)
+    assert access == cluster.access
+    connector = aiohttp.TCPConnector(resolver=NoNames())
+
+    async with aiohttp.ClientSession(connector=connector) as session:
+        cordon = KubernetesCordon(
+            Client(session, access), SystemClock(), node=NODE, boot="b", timeout_seconds=20.0
+        )
+        assert await close(cordon) is None
+
+
+async def test_a_proxy_of_the_environment_is_never_asked(cluster: Cluster) -> None:
     async with aiohttp.ClientSession(trust_env=True) as session:
         with pytest.raises(ValueError, match="proxy"):
             Client(session, cluster.access)
