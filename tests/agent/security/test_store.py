@@ -5,44 +5,48 @@ import mmap
 import os
 import shutil
 import socket
-import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from evac.admin import request
 from evac.commit import State, survey
 from evac.segment import PAGE, Header, SlotState, aligned
 from evac.store import open_store
 from evac.wire import Acquire, Granted, Reserve, Save, Staged, encode
-from tests.agent.daemon.nodes import Node, node_at, until
+from tests.agent.daemon.nodes import until
 from tests.agent.security.attack import NOBODY, Line, as_long_as, as_user
+from tests.agent.security.conftest import Scene
 
 BODY = b"hostile" * 1000
-NBYTES = 64 * 1024
 
 
-@pytest.fixture
-def node() -> Iterator[Node]:
-    """Root's daemon, with a bystander's job; its store is whole at the end."""
-    if os.geteuid() != 0:
-        pytest.skip("needs root, to be somebody else")
-    folder = Path(tempfile.mkdtemp(dir="/var/tmp"))
-    folder.chmod(0o755)
-    for node in node_at(folder / "node"):
-        node.store.mkdir(mode=0o755)
-        node.start()
-        yield node
-    shutil.rmtree(folder)
+def saved(scene: Scene, job: str, uid: int) -> bool:
+    """Its own user has it saved; whether it was."""
+    ordered = as_user(uid, lambda: Line(scene.socket).ask(Save(job, 30.0)).type)
+    assert ordered == "ordered"
+
+    def settled() -> dict[str, Any] | None:
+        found: list[dict[str, Any]] = scene.node.status()["leaving"]
+        return next(
+            (one for one in found if one["unit"].endswith(f"/{job}") and one["settled"]), None
+        )
+
+    return bool(until("it has settled", settled)["state"] == "kept")
 
 
-def bystander_is_saved(node: Node) -> None:
-    """A drain saves it, whatever else lies there."""
-    node.drain()
-    assert node.settled()["root/bystander"]["kept"]
-    assert any(path.startswith("root/bystander/step-5.1/") for path in node.files())
+def bystander_is_saved(scene: Scene) -> None:
+    """Whatever else lies there."""
+    scene.goes_on()
+    assert saved(scene, "bystander", 0)
+    step = f"root/bystander/step-{scene.step}.1/"
+    assert any(path.startswith(step) for path in scene.node.files())
+    parts = [Path(path).parts for path in scene.node.files()]
+    mine = {path[2].split("-")[0] for path in parts if path[:2] == ("root", "bystander")}
+    # Nothing came there from elsewhere.
+    assert mine == {"step", "evac"}
 
 
 def stage(line: Line, *, descriptor: bytes = b"", metadata: bytes = b"") -> str:
@@ -65,23 +69,27 @@ def stage(line: Line, *, descriptor: bytes = b"", metadata: bytes = b"") -> str:
     return getattr(answer, "reason", answer.type)
 
 
-def trap(node: Node, lay: Callable[[Path], object]) -> Any:
+def trap(scene: Scene, job: str, lay: Callable[[Path], object]) -> AbstractContextManager[None]:
     """Nobody comes on board, lays a trap in the folder that it got, and stages."""
 
-    def attack() -> list[Any]:
-        line = Line(str(node.socket)).aboard("trap")
-        lay(node.store / "nobody" / "trap")
+    def attack() -> list[Line]:
+        line = Line(scene.socket).aboard(job)
+        lay(scene.node.store / "nobody" / job)
         assert stage(line) == "accepted"
         return [line]
 
     return as_long_as(NOBODY, attack)
 
 
-def outcome(node: Node) -> dict[str, Any]:
-    """What became of the trap's own job."""
-    request(node.socket, Save("bystander", 30.0), timeout=5.0)
-    node.drain()
-    return node.settled()["nobody/trap"]
+@pytest.fixture
+def outside(scene: Scene) -> Iterator[Path]:
+    """A folder that a link may lead to, and that stays as it was."""
+    folder = scene.node.store.parent / "outside"
+    folder.mkdir()
+    folder.chmod(0o777)
+    yield folder
+    assert list(folder.iterdir()) == []
+    folder.rmdir()
 
 
 def away(folder: Path, to: Path) -> None:
@@ -90,61 +98,50 @@ def away(folder: Path, to: Path) -> None:
 
 
 @pytest.mark.parametrize("target", ["root/bystander", "../outside"])
-def test_a_job_folder_that_became_a_link_is_not_followed(node: Node, target: str) -> None:
-    outside = node.store.parent / "outside"
-    outside.mkdir()
-    node.staged(5, "bystander", nbytes=NBYTES)
-    with trap(node, lambda folder: away(folder, node.store / target)):
-        lost = outcome(node)
-        assert not lost["kept"]
-        bystander_is_saved(node)
-    assert list(outside.iterdir()) == []
-    assert {path.parts[2] for path in map(Path, node.files()) if path.parts[:2] == ("root", "bystander")} == {
-        "step-5.1", "evac-job.json"
-    }  # fmt: skip
+def test_a_job_folder_that_became_a_link_is_not_followed(
+    scene: Scene, outside: Path, target: str
+) -> None:
+    job = f"folder{len(target)}"
+    with trap(scene, job, lambda folder: away(folder, scene.node.store / target)):
+        assert not saved(scene, job, NOBODY)
+        bystander_is_saved(scene)
 
 
-def test_a_generation_folder_that_is_a_link_is_not_followed(node: Node) -> None:
-    outside = node.store.parent / "outside"
-    outside.mkdir(mode=0o777)
-    outside.chmod(0o777)
-    node.staged(5, "bystander", nbytes=NBYTES)
-    with trap(node, lambda folder: (folder / "step-1.1").symlink_to(outside)):
-        assert not outcome(node)["kept"]
-        bystander_is_saved(node)
-    assert list(outside.iterdir()) == []
+def test_a_generation_folder_that_is_a_link_is_not_followed(scene: Scene, outside: Path) -> None:
+    with trap(scene, "generation", lambda folder: (folder / "step-1.1").symlink_to(outside)):
+        assert not saved(scene, "generation", NOBODY)
+        bystander_is_saved(scene)
 
 
 @pytest.mark.parametrize("name", ["a.bin", "__0.manifest.json"])
-def test_a_file_that_is_a_link_is_replaced_and_not_written_through(node: Node, name: str) -> None:
-    secret = node.store.parent / "secret"
+def test_a_file_that_is_a_link_is_replaced_and_not_written_through(scene: Scene, name: str) -> None:
+    secret, job = scene.node.store.parent / "secret", f"file{len(name)}"
     secret.write_text("untouched")
-    node.staged(5, "bystander", nbytes=NBYTES)
 
     def lay(folder: Path) -> None:
         (folder / "step-1.1").mkdir()
         (folder / "step-1.1" / name).symlink_to(secret)
 
-    with trap(node, lay):
-        outcome(node)
-        bystander_is_saved(node)
+    with trap(scene, job, lay):
+        saved(scene, job, NOBODY)
+        bystander_is_saved(scene)
     assert secret.read_text() == "untouched"
     assert secret.stat().st_uid == 0
 
 
-def test_what_the_daemon_writes_there_is_its_users_and_nobody_elses(node: Node) -> None:
-    node.staged(5, "bystander", nbytes=NBYTES)
-    with trap(node, lambda _: None):
-        assert outcome(node)["kept"]
-        bystander_is_saved(node)
+def test_what_the_daemon_writes_there_is_its_users_and_nobody_elses(scene: Scene) -> None:
+    with trap(scene, "honest", lambda _: None):
+        assert saved(scene, "honest", NOBODY)
+        bystander_is_saved(scene)
+    store = scene.node.store
     owners = {
-        path.relative_to(node.store).parts[0]: path.stat().st_uid
-        for path in node.store.rglob("*") if path.is_file() and "evac-probe" not in path.parts
+        (path.relative_to(store).parts[0], path.lstat().st_uid)
+        for path in store.rglob("*") if path.is_file() and "evac-probe" not in path.parts
     }  # fmt: skip
-    assert owners == {"root": 0, "nobody": NOBODY}
+    assert owners == {("root", 0), ("nobody", NOBODY)}
 
     def attack() -> list[bool]:
-        others = [node.store, node.store / "root", node.store / "root" / "bystander"]
+        others = [store, store / "root", store / "root" / "bystander"]
         return [os.access(path, os.W_OK) for path in others]
 
     assert as_user(NOBODY, attack) == [False] * 3
@@ -162,11 +159,11 @@ LIES: dict[str, Callable[[dict[str, Any]], object]] = {
 }
 
 
-async def test_a_manifest_that_lies_makes_nothing_whole_and_stops_no_start(node: Node) -> None:
-    node.staged(5, "bystander", nbytes=NBYTES)
-    with trap(node, lambda _: None):
-        assert outcome(node)["kept"]
-        bystander_is_saved(node)
+async def test_a_manifest_that_lies_makes_nothing_whole_and_stops_no_start(scene: Scene) -> None:
+    node = scene.node
+    with trap(scene, "trap", lambda _: None):
+        assert saved(scene, "trap", NOBODY)
+        bystander_is_saved(scene)
     mine = node.store / "nobody"
     manifest = Path("step-1.1", "__0.manifest.json")
     before = json.loads((mine / "trap" / manifest).read_text())
@@ -185,7 +182,6 @@ async def test_a_manifest_that_lies_makes_nothing_whole_and_stops_no_start(node:
         found = await survey(open_store(f"file://{node.store}"), f"nobody/lie{number}")
         assert [one for one in found if one.state is State.COMPLETE] == [], how
     # A daemon that starts there tidies up after its predecessor, and reads what lies about.
-    node.cancel()
     node.kill()
     before_it = len(node.log.read_text())
     node.start()
@@ -203,17 +199,15 @@ DESCRIPTORS: dict[str, bytes] = {
 }  # fmt: skip
 
 
-def test_a_descriptor_that_lies_is_refused(node: Node) -> None:
-    node.staged(5, "bystander", nbytes=NBYTES)
-
+def test_a_descriptor_that_lies_is_refused(scene: Scene) -> None:
     def attack() -> list[str]:
         answers = []
         for number, lie in enumerate(DESCRIPTORS.values()):
-            line = Line(str(node.socket)).aboard(f"liar{number}")
+            line = Line(scene.socket).aboard(f"liar{number}")
             answers.append(stage(line, descriptor=lie))
         return answers
 
     answers = as_user(NOBODY, attack)
     assert "accepted" not in answers
     assert all("descriptor" in one for one in answers), answers
-    bystander_is_saved(node)
+    bystander_is_saved(scene)
