@@ -1,5 +1,6 @@
 """What several ranks hold is staged once per node, and a copy is the file that it copies."""
 
+import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,22 @@ from torch.distributed.checkpoint.state_dict_loader import load as load_checkpoi
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-from evac.segment import PAGE, check_files
+from evac._adoption import AdoptedSlot, Adoption
+from evac._memory import Mapping
+from evac.commit import chunk_sums
+from evac.generation import Generation
+from evac.segment import HEADER_BYTES, PAGE, Header, check_files
 from evac.torch import layout as layouts
+from evac.torch import rank_state
 from evac.torch.image import Image, read_objects, read_tensors, tail
+from evac.torch.local_memory import LocalMemory
+from evac.torch.rank_state import RankObjects
+from evac.torch.restore import Restore
 from evac.torch.sharing import batches
+from evac.torch.state import TrainingState
 from evac.torch.world import World
 from tests.handlers.torch import ranks
+from tests.handlers.torch.training import Run
 
 
 def item(name: str) -> WriteItem:
@@ -86,12 +97,9 @@ def state(rank: int, world: int, fill: float) -> dict[str, Any]:
     }
 
 
-def stage(rank: int, folder: str) -> None:
-    """Four ranks on two machines, each of which leaves the files that it holds in a folder."""
-    world = dist.get_world_size()
-    node = f"node{rank // 2}"
-    tree = state(rank, world, 1.0)
-    layout = layouts.plan(World(node), tree)
+def staged(world: World, tree: dict[str, Any]) -> tuple[layouts.Layout, memoryview]:
+    """A slot that holds *tree*, and how it lies there."""
+    layout = layouts.plan(world, tree)
     check_files(layout.files, body_nbytes=layout.nbytes)
     behind = tail(layout)
     memory = memoryview(bytearray(behind.slot_nbytes))
@@ -100,6 +108,16 @@ def stage(rank: int, folder: str) -> None:
     assert not isinstance(tensors, str)
     assert not isinstance(objects, str)
     Image(memory, layout, behind).write(tensors, objects)
+    header = behind.header(incarnation=1, step=1).pack()
+    memory[: len(header)] = header
+    return layout, memory
+
+
+def stage(rank: int, folder: str) -> None:
+    """Four ranks on two machines, each of which leaves the files that it holds in a folder."""
+    world = dist.get_world_size()
+    node = f"node{rank // 2}"
+    layout, memory = staged(World(node), state(rank, world, 1.0))
     body = memory[PAGE : PAGE + layout.nbytes]
     for file in layout.files:
         path = Path(folder) / ("copies" if file.kind == "copy" else "store") / node / file.name
@@ -159,3 +177,64 @@ def test_stock_dcp_load_needs_no_copies(folder: Path, tmp_path: Path) -> None:
     assert torch.equal(tree["optimizer"]["m"], then["w"] + 1)
     assert tree["optimizer"]["lr"] == 0.1
     assert [int(one[0]) for one in own.values()] == [0, 1, 2, 3]
+
+
+def adopted(memory: bytes, layout: layouts.Layout, rank: int) -> AdoptedSlot:
+    """What the daemon of a node would lend of one rank."""
+    mapping = Mapping(-1, len(memory))
+    memoryview(mapping)[:] = memory
+    header = Header.unpack(memory[:HEADER_BYTES], slot_nbytes=len(memory))
+    end = header.descriptor_offset + header.descriptor_nbytes
+    told = json.loads(memory[header.descriptor_offset : end])
+    parts = tuple((one["name"], one["offset"], one["nbytes"]) for one in told["files"])
+    sums = [
+        chunk_sums(memoryview(memory)[PAGE + offset : PAGE + offset + nbytes])
+        for _, offset, nbytes in parts
+    ]
+    return AdoptedSlot(
+        number=rank,
+        rank=rank,
+        world=dist.get_world_size(),
+        run="",
+        generation=Generation(1, 1),
+        layout=layout.name,
+        body=f"__{rank}_0.distcp",
+        crc32c=tuple(one for file in sums for one in file),
+        header=header,
+        memory=mapping,
+        parts=parts,
+        weights_metadata_nbytes=told["weights_metadata_nbytes"],
+    )
+
+
+def out_of_own_memory(rank: int) -> None:
+    """Restore with no store, each node from what its own two ranks have staged."""
+    world = World(f"node{rank // 2}")
+    run = Run(rank=rank, ddp=True)
+    run.train()
+    data = RankObjects(run.scheduler, run.loader, {}).pack(step=1, rank=rank, world=world.size)
+    block = torch.zeros(rank_state.capacity(len(data)), dtype=torch.uint8)
+    block.numpy()[: len(data)] = memoryview(data)
+    tree = {**TrainingState(run.model, run.optimizer).read(), rank_state.name(rank): block}
+    layout, memory = staged(world, tree)
+    mine = {file.name for file in layout.files if file.kind != "copy"}
+    here = [
+        adopted(one, layout, other)
+        for other, one in enumerate(world.gather(bytes(memory)))
+        if other // 2 == rank // 2
+    ]
+    # It takes copies: one rank wrote each tensor, and half of them on the other node.
+    assert {file.name for slot in here for file in slot.files} > mine
+    then = run.digest()
+
+    fresh = Run(rank=rank, seed=99, ddp=True)
+    fresh.train()
+    objects = RankObjects(fresh.scheduler, fresh.loader, {})
+    state = TrainingState(fresh.model, fresh.optimizer)
+    lent = LocalMemory(Adoption(tuple(here), lambda _: None))
+    assert Restore(world, state, objects, (), "me/run", lent).run() == Generation(1, 1)
+    assert fresh.digest() == then
+
+
+def test_each_node_restores_out_of_its_own_memory() -> None:
+    ranks.run(4, out_of_own_memory)
