@@ -42,6 +42,7 @@ class Settings:
         join_seconds: That a round may take to form while no other runs. [``join_timeout``]
         call_seconds: That the first round waits for more than the minimum. [``last_call_timeout``]
         connect_seconds: That the store may take to answer at first. [``connect_timeout``]
+        socket: evacd's, for workloads. [``EVAC_SOCKET``]
         meet_seconds: That an agent waits for the others before it stops its workers.
             [``meet_timeout``]
         beat_seconds: Between two signs of life. [``keep_alive_interval``]
@@ -57,6 +58,7 @@ class Settings:
     local: str
     node: str
     boot: str
+    socket: str = _SOCKET
     join_seconds: float = 600.0
     call_seconds: float = 30.0
     connect_seconds: float = 60.0
@@ -89,6 +91,7 @@ def read_settings(parameters: Parameters) -> Settings:
         local=parameters.local_addr or socket.getfqdn(),
         node=node,
         boot=boot,
+        socket=os.environ.get("EVAC_SOCKET") or _SOCKET,
         join_seconds=_seconds(parameters, "join_timeout", 600.0),
         call_seconds=_seconds(parameters, "last_call_timeout", 30.0),
         connect_seconds=_seconds(parameters, "connect_timeout", 60.0),

@@ -42,6 +42,7 @@ class Node:
     maximum: int = 3
     hosts: bool = False
     boot: str = "boot"
+    socket: str = "/nowhere/evacd.sock"
     conf: dict[str, float] = field(default_factory=dict[str, float])
     rounds: list[Stood] = field(default_factory=list[Stood])
     ended: object = None
@@ -79,6 +80,7 @@ class Node:
                     HOST,
                     self.name,
                     self.boot,
+                    self.socket,
                     **{"call_seconds": 0.2, **self.conf},
                 )
             )
