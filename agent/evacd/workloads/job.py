@@ -287,3 +287,18 @@ def _candidates(generation: Generation, parts: Iterable[Slot]) -> Iterator[Candi
 
 def _some(words: list[str], between: str = ", ") -> str:
     return between.join(words[:8]) + (between + "..." if len(words) > 8 else "")
+
+
+def occupied(slots: list[Slot]) -> str:
+    """Why none of them can be written to, for a person."""
+    if not slots:
+        return "nothing is reserved"
+    words = []
+    for slot in slots:
+        if slot.generation is None:
+            words.append("one is being prepared")
+        elif slot.holds:
+            words.append(f"step {slot.generation.step} is being flushed")
+        else:
+            words.append(f"step {slot.generation.step} is the newest that all ranks have")
+    return ", ".join(words)

@@ -21,7 +21,7 @@ from evac.store.location import is_of_job
 from evac.wire import Mode, Register, Reserve
 from evacd.facts import Unit
 from evacd.workloads.budget import Evictable, Room, fit
-from evacd.workloads.job import Job, Process, Shape, Slot, SlotState, Workload
+from evacd.workloads.job import Job, Process, Shape, Slot, SlotState, Workload, occupied
 from evacd.workloads.ledger import Ledger
 from evacd.workloads.policy import Refusal
 
@@ -232,7 +232,7 @@ class Roster:
                 and not slot.holds
             ]
             if not spare:
-                return Refusal(f"no free slot: {_occupied(mine)}")
+                return Refusal(f"no free slot: {occupied(mine)}")
             free = min(spare, key=lambda one: one[0])[1]
         free.state, free.generation, free.body_nbytes = SlotState.WRITING, None, 0
         return free
@@ -390,17 +390,3 @@ class Roster:
         job.members.remove(workload)
         if not job.members:
             del self.jobs[workload.unit]
-
-
-def _occupied(slots: list[Slot]) -> str:
-    if not slots:
-        return "nothing is reserved"
-    words = []
-    for slot in slots:
-        if slot.generation is None:
-            words.append("one is being prepared")
-        elif slot.holds:
-            words.append(f"step {slot.generation.step} is being flushed")
-        else:
-            words.append(f"step {slot.generation.step} is the newest that all ranks have")
-    return ", ".join(words)
