@@ -12,6 +12,7 @@ import yaml
 
 from evacd.config import load, unread
 from evacd.config.table import SETTINGS
+from evacd.config.variables import OTHERS
 from tests.kube.answers import SCHEMAS
 from tests.kube.cluster import CHART, ROOT, program
 
@@ -267,12 +268,6 @@ def test_an_example_is_a_workload_with_the_socket_and_a_name(path: Path) -> None
             each["name"]: each["hostPath"]["path"] for each in spec["volumes"] if "hostPath" in each
         }
         assert mounts["evac"] == paths["evac"] == "/run/evac"
-        assert "EVAC_JOB" in {each["name"] for each in container["env"]}
-    known = {each.env for each in SETTINGS} | {
-        "EVAC_JOB",
-        "EVAC_RANK",
-        "EVAC_WORLD",
-        "EVAC_PRIORITY",
-        "EVAC_SOCKET",
-    }
+        assert {"EVAC_JOB", "EVAC_NAMESPACE"} <= {each["name"] for each in container["env"]}
+    known = {each.env for each in SETTINGS} | set(OTHERS)
     assert set(re.findall(r"EVAC_[A-Z_]+", text)) <= known

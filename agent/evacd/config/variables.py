@@ -13,6 +13,7 @@ OTHERS = (
     "EVAC_CONFIG",
     "EVAC_JOB",
     "EVAC_JOURNAL",
+    "EVAC_NAMESPACE",
     "EVAC_PEERS",
     "EVAC_PRIORITY",
     "EVAC_RANK",

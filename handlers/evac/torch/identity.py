@@ -4,14 +4,18 @@ import os
 import pwd
 import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from evac.commit import claim_incarnation
 from evac.errors import GenerationError, StoreError
 from evac.generation import NAME
 from evac.store import open_store
 from evac.torch import blocking
+
+# kubernetes.io/docs/tasks/run-application/access-api-from-pod, read 2026-11.
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 @dataclass(frozen=True)
@@ -25,9 +29,8 @@ class Identity:
 
     @property
     def own_prefix(self) -> str:
-        """``<user>/<job>``: where a daemon would put this job, unless configured otherwise."""
-        uid = os.geteuid()
-        return f"{owner_name(_user(uid), uid)}/{self.job}"
+        """``<owner>/<job>``: where a daemon would put this job, unless configured otherwise."""
+        return f"{owner(os.environ)}/{self.job}"
 
 
 def claim(stores: Sequence[str], prefix: str, identity: Identity, *, above: int) -> int:
@@ -47,6 +50,26 @@ def claim(stores: Sequence[str], prefix: str, identity: Identity, *, above: int)
         except StoreError as error:
             reason = f"{url}: {error}"
     raise GenerationError(prefix, f"no incarnation: {reason}")
+
+
+def owner(environ: Mapping[str, str], *, account: Path = SERVICE_ACCOUNT) -> str:
+    """Whose jobs these are: of a pod its namespace, else the user.
+
+    A pod learns its namespace by EVAC_NAMESPACE (downward API: metadata.namespace), or by the
+    service account that is mounted unless somebody forbids it.
+    """
+    namespace = environ.get("EVAC_NAMESPACE") or _mounted(account)
+    if NAME.fullmatch(namespace):
+        return namespace
+    uid = os.geteuid()
+    return owner_name(_user(uid), uid)
+
+
+def _mounted(account: Path) -> str:
+    try:
+        return (account / "namespace").read_text().strip()
+    except OSError:
+        return ""
 
 
 def owner_name(user: str | None, uid: int) -> str:
