@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.daemon.nodes import Node, Workload, node_at
+from tests.agent.daemon.nodes import Node, Workload, node_at, until
 
 NBYTES = 64 * 1024
 
@@ -29,6 +29,11 @@ class Scene:
 
     def __post_init__(self) -> None:
         self.socket = str(self.node.socket)
+
+    def comes_back(self) -> None:
+        """The daemon was restarted: the bystander finds it, however long that takes."""
+        self.step += 1
+        until("it is back", lambda: self.bystander.do("stage", step=self.step) == {})
 
     def goes_on(self) -> None:
         """The bystander stages once more, and the daemon has it."""

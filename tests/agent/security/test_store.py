@@ -187,6 +187,7 @@ async def test_a_manifest_that_lies_makes_nothing_whole_and_stops_no_start(scene
     node.start()
     until("it has looked", lambda: "lane.measured" in node.log.read_text()[before_it:])
     assert "Traceback" not in node.log.read_text()
+    scene.comes_back()
 
 
 DESCRIPTORS: dict[str, bytes] = {

@@ -45,8 +45,8 @@ def ready():
 SCRIPTS: dict[str, tuple[str, int]] = {
     "ends without closing": ("client = reserved(); stage(client, 1)", 0),
     "ends while it looks for a daemon": (
-        "client = evac.connect('job', socket=PATH + '.none', )\n"
-        "import logging; logging.getLogger('evac').setLevel(logging.ERROR)",
+        "import logging; logging.getLogger('evac').setLevel(logging.ERROR)\n"
+        "client = evac.connect('job', socket=PATH + '.none')",
         0,
     ),
     "ends with sys.exit in a thread's face": (
