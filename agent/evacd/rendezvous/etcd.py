@@ -72,7 +72,7 @@ class Etcd:
 def _first(found: Mapping[str, Any]) -> bytes | None:
     try:
         held = found.get("kvs") or []
-        return base64.b64decode(held[0].get("value", "")) if held else None
+        return base64.b64decode(held[0].get("value", ""), validate=True) if held else None
     except (LookupError, TypeError, AttributeError, ValueError) as error:
         raise NoGateway("it does not speak etcd v3") from error
 

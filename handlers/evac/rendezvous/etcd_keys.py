@@ -54,7 +54,9 @@ class EtcdKeys:
             answer = self._ask("/v3/kv/txn", {"success": asked})
             for response in answer.get("responses", []):
                 held = response["response_range"].get("kvs", [])
-                found.append(base64.b64decode(held[0].get("value", "")) if held else None)
+                found.append(
+                    base64.b64decode(held[0].get("value", ""), validate=True) if held else None
+                )
         return found
 
     def wait(self, key: str) -> None:
@@ -126,7 +128,7 @@ class EtcdKeys:
     def _translated(self) -> Generator[None, None, None]:
         try:
             yield
-        except (OSError, http.client.HTTPException, ValueError, LookupError) as error:
+        except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError) as error:
             reason = str(error) or type(error).__name__
             raise Unreachable(self._where, f"no etcd v3 gateway answers: {reason}") from error
 

@@ -1,0 +1,92 @@
+"""The same departures in a real etcd."""
+
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+
+import aiohttp
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from evac.rendezvous import log
+from evac.rendezvous.etcd_keys import EtcdKeys
+from evac.rendezvous.events import Depart, decode
+from evacd.clock import SystemClock
+from evacd.rendezvous import Departure, Word
+from evacd.rendezvous.etcd import Etcd, NoGateway
+from evacd.rendezvous.jobstore import JobStoreAnnouncer
+from tests.services.etcd import etcd
+from tests.services.process import HOST, Unavailable
+
+LEAVING = Departure(Word.LEAVING, "gpu-7", "b1", "ab12-1", 29.8, job="alice/gpt", sequence=7)
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    try:
+        with etcd(tmp_path_factory.mktemp("etcd")) as port:
+            yield port
+    except Unavailable as why:
+        pytest.skip(str(why))
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as session:
+        yield session
+
+
+async def test_a_departure_lies_in_the_jobs_log(port: int, session: aiohttp.ClientSession) -> None:
+    tells = JobStoreAnnouncer(
+        lambda _job: (f"etcd://{HOST}:{port}/evac/run",),
+        session,
+        timeout_seconds=30.0,
+        clock=SystemClock(),
+    )
+    assert await tells.announce(LEAVING) is None
+    assert await tells.announce(LEAVING) is None
+    assert await tells.announce(replace(LEAVING, word=Word.DURABLE, sequence=8)) is None
+
+    keys = EtcdKeys(HOST, port, "evac/run")
+    found = [decode(text) for text in log.read_on(keys, 0)]
+    keys.close()
+
+    assert [event.word for event in found if isinstance(event, Depart)] == ["leaving", "durable"]
+
+
+async def test_what_agents_write_it_reads(port: int, session: aiohttp.ClientSession) -> None:
+    keys = EtcdKeys(HOST, port, "evac/other")
+    keys.put("snap", b"there")
+    keys.close()
+    etcd = Etcd(session, HOST, port, "evac/other")
+
+    assert await etcd.get("snap") == b"there"
+    assert await etcd.get("none") is None
+    assert await etcd.create("snap", b"mine") == b"there"
+
+
+@pytest.mark.parametrize(
+    "answer", ["", "[]", "nonsense", '{"kvs": 1}', '{"kvs": [{"value": "no base64!"}]}', "[" * 9999]
+)
+async def test_what_is_no_etcd_is_told_apart(session: aiohttp.ClientSession, answer: str) -> None:
+    async def speak(_request: web.Request) -> web.Response:
+        return web.Response(text=answer)
+
+    app = web.Application()
+    app.router.add_post("/v3/kv/range", speak)
+    async with TestServer(app) as server:
+        assert server.port is not None
+        with pytest.raises(NoGateway):
+            await Etcd(session, HOST, server.port, "evac/run").get("snap")
+
+
+async def test_a_redirect_is_not_followed(session: aiohttp.ClientSession) -> None:
+    async def elsewhere(_request: web.Request) -> web.Response:
+        raise web.HTTPTemporaryRedirect("http://169.254.169.254/")
+
+    app = web.Application()
+    app.router.add_post("/v3/kv/range", elsewhere)
+    async with TestServer(app) as server:
+        assert server.port is not None
+        with pytest.raises(NoGateway, match="answered 307"):
+            await Etcd(session, HOST, server.port, "evac/run").get("snap")
