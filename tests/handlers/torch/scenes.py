@@ -226,8 +226,12 @@ def adopt(rank: int, world: int, folder: str, socket: str, step: int, expected: 
     assert saver.restore() == step
     assert [digest(stock(run)), *draws()] == Path(f"{expected}.{rank}").read_text().split("\n")
     run.train()
-    while not saver.stage(step + 1):
+    for _ in range(2000):
+        if saver.stage(step + 1):
+            break
         time.sleep(0.01)
+    else:
+        raise AssertionError(saver.stats)
     Path(f"{folder}/heard.{rank}").write_text("\n".join(heard))
     saver.close()
     if world > 1:
