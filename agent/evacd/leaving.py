@@ -210,6 +210,8 @@ class Leaving:
 
     async def settled(self) -> None:
         """Wait until nothing of it runs any more."""
+        for gate in self._gates:
+            gate.look_no_more()
         while self._running:
             await wait(set(self._running))
 

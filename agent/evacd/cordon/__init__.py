@@ -44,5 +44,8 @@ class Following(Cordon, Protocol):
         ...
 
     async def left_over(self) -> str | None:
-        """The kernel boot id under which an earlier daemon closed it; None where none did."""
+        """The kernel boot id under which an earlier daemon closed it; None where none did.
+
+        Takes as long as it takes to find that out; may be cancelled.
+        """
         ...

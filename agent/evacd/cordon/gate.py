@@ -68,7 +68,8 @@ class Gate:
         self._amended: Order | None = None
         self._emptied: _Emptied | None = None
         self._told: _Emptied | None = None
-        self._telling: Task[str | None] | None = None
+        self._aside: Task[str | None] | None = None
+        self._looking = False
         self._inherit: Callable[[str], None] | None = None
         self._working = False
 
@@ -103,10 +104,16 @@ class Gate:
             self._inherit = found
             self._begin()
 
+    def look_no_more(self) -> None:
+        """Whatever an earlier daemon left stays unknown, if it still is."""
+        self._inherit = None
+        if self._looking and self._aside is not None:
+            self._aside.cancel()
+
     def _want(self, wish: _Wish) -> None:
         self._wish, self._amended, self._emptied = wish, None, None
-        if self._telling is not None:
-            self._telling.cancel()
+        if self._aside is not None:
+            self._aside.cancel()
         self._begin()
 
     def _begin(self) -> None:
@@ -149,7 +156,11 @@ class Gate:
 
     async def _look(self, found: Callable[[str], None]) -> None:
         assert isinstance(self._cordon, Following)
-        boot = await self._cordon.left_over()
+        self._looking = True
+        try:
+            boot = await self._unless_wished(self._cordon.left_over())
+        finally:
+            self._looking = False
         # A wish that came meanwhile goes before: it writes anew what was read here.
         if boot is not None and self._wish is None:
             found(boot)
@@ -157,16 +168,21 @@ class Gate:
     async def _tell_emptied(self, emptied: _Emptied) -> None:
         assert isinstance(self._cordon, Following)
         left = emptied.order.deadline - self._clock.monotonic()
-        # A group of its own, so that it can be ended when the order is withdrawn.
-        async with TaskGroup() as tasks:
-            self._telling = tasks.create_task(
-                self._cordon.emptied(
-                    emptied.order, kept=emptied.kept, lost=emptied.lost, seconds_left=left
-                )
+        wrong = await self._unless_wished(
+            self._cordon.emptied(
+                emptied.order, kept=emptied.kept, lost=emptied.lost, seconds_left=left
             )
-        task, self._telling = self._telling, None
-        if not task.cancelled() and (wrong := task.result()) is not None:
+        )
+        if wrong is not None:
             self._tell(emptied.order.id, "cordon.failed", {"name": self.name, "reason": wrong})
+
+    async def _unless_wished(self, work: Coroutine[Any, Any, str | None]) -> str | None:
+        """What *work* returns; None where a wish has ended it."""
+        # A group of its own, so that it alone is ended.
+        async with TaskGroup() as tasks:
+            self._aside = tasks.create_task(work)
+        task, self._aside = self._aside, None
+        return None if task.cancelled() else task.result()
 
     async def _carry_out(self, wish: _Wish) -> None:
         if wish.reason is None:

@@ -68,6 +68,13 @@ def rights_of(
     )
 
 
+def _given_to(owner: str, pod: Pod, settings: BoardSettings) -> str | None:
+    """Another namespace that has been given what this one would have by its name."""
+    given = {of.prefix: name for name, of in settings.namespaces.items() if of.prefix}
+    other = given.get(owner)
+    return other if other != pod.namespace else None
+
+
 def owner_name(user: str | None, uid: int) -> str:
     """The first part of a job's prefix: the user's name, as a name that a path can hold.
 
@@ -122,6 +129,8 @@ def admit(
         if not is_address(address):
             return Refusal(f"peer {address!r} is none: expected host:port")
     rights = rights_of(user, uid, settings, pod=pod)
+    if pod is not None and (other := _given_to(rights.owner, pod, settings)) is not None:
+        return Refusal(f"prefix {rights.owner} is namespace {other}'s: see policy.namespaces")
     if message.priority > rights.max_priority:
         return Refusal(
             f"priority {message.priority} is above {rights.max_priority}, the highest that {who} "

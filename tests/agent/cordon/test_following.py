@@ -15,6 +15,7 @@ class Follower(Scheduler):
         self.left = left
         self.ends = ends
         self.emptied_began = asyncio.Event()
+        self.look_began = asyncio.Event()
         self.looks = 0
 
     async def amended(self, order: Order, *, seconds_left: float) -> str | None:
@@ -35,6 +36,9 @@ class Follower(Scheduler):
     async def left_over(self) -> str | None:
         assert not self.busy
         self.looks += 1
+        self.look_began.set()
+        if not self.ends:
+            await asyncio.Event().wait()
         await asyncio.sleep(0)
         return self.left
 
@@ -109,6 +113,27 @@ async def test_an_order_goes_before_what_was_left() -> None:
 
     assert (follower.looks, found) == (0, [])
     assert follower.closed
+
+
+async def test_an_order_ends_a_look_that_does_not_end() -> None:
+    follower, found = Follower(ends=False), list[str]()
+    async with at_rest(follower) as scene:
+        scene.gate.inherit(found.append)
+        await follower.look_began.wait()
+        scene.gate.close(ONE)
+
+    assert follower.closed
+    assert found == []
+
+
+async def test_a_stop_ends_a_look_that_does_not_end() -> None:
+    follower = Follower(ends=False)
+    async with at_rest(follower) as scene:
+        scene.gate.inherit(lambda boot: None)
+        await follower.look_began.wait()
+        scene.gate.look_no_more()
+
+    assert follower.looks == 1
 
 
 async def test_one_that_does_not_follow_is_told_nothing() -> None:

@@ -51,6 +51,11 @@ def test_a_namespace_may_have_a_prefix_of_its_own() -> None:
     assert answer.unit == "research/train"
 
 
+def test_a_prefix_that_another_namespace_was_given_is_nobody_else_s() -> None:
+    said = reason(asked(Pod("research", "train-0", "uid")))
+    assert said == "prefix research is namespace team-a's: see policy.namespaces"
+
+
 def test_who_is_in_no_pod_lies_under_its_user() -> None:
     answer = asked(None)
     assert isinstance(answer, Admission)

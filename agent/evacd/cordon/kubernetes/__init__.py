@@ -41,6 +41,7 @@ class KubernetesCordon:
         report_only: bool = False,
         aliases: Iterable[str] = (),
         evict_pods: bool = False,
+        look_again_seconds: float = 15.0,
     ) -> None:
         """Make it ready; it asks nothing yet.
 
@@ -51,6 +52,7 @@ class KubernetesCordon:
             report_only: Another handler closes the node: only condition and events are ours.
             aliases: Other types of conditions that are set as ours is.
             evict_pods: Evict the pods once everything is saved.
+            look_again_seconds: Between two tries to find out what an earlier daemon has left.
 
         Raises:
             ValueError: The time limit is not positive.
@@ -65,6 +67,7 @@ class KubernetesCordon:
         self._report_only = report_only
         self._aliases = tuple(aliases)
         self._evict_pods = evict_pods
+        self._look_again = look_again_seconds
         self._uid = ""
 
     async def close(self, order: Order, *, seconds_left: float) -> str | None:
@@ -142,18 +145,22 @@ class KubernetesCordon:
 
     async def left_over(self) -> str | None:
         """See `Following`."""
-        asking = Asking(self._client, self._node)
-        try:
-            async with asyncio.timeout(self._timeout):
-                mark = marks.mark_of(await asking.node())
-        except TimeoutError:
-            reason = asking.last.reason if asking.last else "no answer in time"
-            log.warning("cordon.unknown", by=self.name, reason=reason)
-            return None
-        except Refused as refused:
-            log.warning("cordon.unknown", by=self.name, reason=str(refused))
-            return None
-        return None if mark is None else mark.boot
+        told = False
+        while True:
+            asking = Asking(self._client, self._node)
+            try:
+                async with asyncio.timeout(self._timeout):
+                    mark = marks.mark_of(await asking.node())
+            except TimeoutError:
+                reason = asking.last.reason if asking.last else "no answer in time"
+            except Refused as refused:
+                reason = str(refused)
+            else:
+                return None if mark is None else mark.boot
+            if not told:
+                log.warning("cordon.unknown", by=self.name, reason=reason)
+                told = True
+            await asyncio.sleep(self._look_again)
 
     async def _shut(self, asking: Asking, order: Order) -> None:
         node = await asking.node()

@@ -345,7 +345,19 @@ async def test_what_an_earlier_boot_left_closed_is_known(cluster: Cluster, make:
     await close(make(boot="boot-1"))
 
     assert await make(boot="boot-2").left_over() == "boot-1"
-    assert await make(node="gpu-8").left_over() is None
+
+
+@pytest.mark.parametrize("status", [403, 503])
+async def test_it_is_looked_for_until_the_server_answers(
+    cluster: Cluster, make: Make, status: int
+) -> None:
+    await close(make(boot="boot-1"))
+    cluster.kube.faults = [Fault("GET", status=status, times=8)]
+
+    with capture_logs() as logs:
+        later = make(boot="boot-2", timeout_seconds=0.2, look_again_seconds=0.01)
+        assert await later.left_over() == "boot-1"
+    assert [each["event"] for each in logs].count("cordon.unknown") == 1
 
 
 class TestEviction:
