@@ -10,7 +10,7 @@ A store that cannot be reached stops neither the agent nor its workers; `trouble
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from threading import Condition, Thread
@@ -262,7 +262,7 @@ class Follower:
             given_up.add(successor.id)
 
     def _serve(self, keys: Keys, me: Agent, old: Keys | None) -> None:
-        state = replace(self.state, host=(me.node, me.boot))
+        state = self.state.served_by(me)
         keys.put(log.SNAPSHOT, dump(Snapshot(0, 0, state)))
         self._lent = old
         self._moved(me, old, state)

@@ -12,6 +12,7 @@ address nor a key of it can be taken for those of another round.
 import atexit
 import logging
 import os
+import time
 from secrets import token_hex
 from threading import Thread
 from typing import NoReturn
@@ -29,7 +30,7 @@ from torch.distributed.elastic.rendezvous import (
 
 from evac._clock import monotonic
 from evac.rendezvous import BACKEND
-from evac.rendezvous.address import ETCD, Address, split_endpoint
+from evac.rendezvous.address import ETCD, LONGEST, Address, split_endpoint
 from evac.rendezvous.events import Call, Close, Confirm, Join, Leave, Met, Open
 from evac.rendezvous.exit_barrier import finishing
 from evac.rendezvous.follower import Follower, Tempo
@@ -298,7 +299,9 @@ class EvacHandler(RendezvousHandler):
         if reached is None or reached[0] != stands.number or rank is None:
             raise RendezvousConnectionError(f"round {stands.number} stands without this agent")
         self._number, self._store = reached
-        os.environ[RENDEZVOUS] = str(self._follower.address)
+        where = str(self._follower.address)
+        # Longer, no worker could pass it on.
+        os.environ[RENDEZVOUS] = where if len(where) <= LONGEST else ""
         host, port = split_endpoint(stands.at, 0)
         logger.info("round %d stands: rank %d of %d", stands.number, rank, len(stands.agents))
         return RendezvousInfo(
@@ -367,7 +370,11 @@ class EvacHandler(RendezvousHandler):
     def _at_exit(self) -> None:
         """Ended by a signal, say: the others need not wait to miss us."""
         if not self._ended:
+            serves, survivors = self.serves, self._follower.state.survivors
             self._end(Leave(self._me.id))
+            if serves and len(survivors) > 1:
+                # They read it, and go elsewhere.
+                time.sleep(_LINGER_ALONE_SECONDS)
 
     def _end(self, *last: Leave, seconds: float = _SAY_SECONDS) -> None:
         self._ended = True

@@ -77,6 +77,8 @@ class State:
         met: Of `round`, who knows that it is over.
         departures: By (node, boot): the last word of each node that leaves.
         host: (node, boot) of the agent that serves this log; None where no agent does.
+        host_agent: Its id.
+        host_left: It said that it goes, without its node's being announced: it was told to end.
         called: Last call is over.
     """
 
@@ -93,6 +95,8 @@ class State:
         default_factory=lambda: MappingProxyType({})
     )
     host: tuple[str, str] | None = None
+    host_agent: str = ""
+    host_left: bool = False
     called: bool = False
     closed: bool = False
 
@@ -143,8 +147,14 @@ class State:
 
     @property
     def moves(self) -> bool:
-        """The node that serves this log leaves."""
-        return self.host is not None and self.leaves(*self.host)
+        """Who serves this log leaves."""
+        if self.host is None or self.closed:
+            return False
+        return self.host_left or self.leaves(*self.host)
+
+    def served_by(self, agent: Agent) -> "State":
+        """The same, once *agent* serves the log."""
+        return replace(self, host=(agent.node, agent.boot), host_agent=agent.id, host_left=False)
 
     def successors(self) -> tuple[Agent, ...]:
         """Who may serve the log when its host leaves; the first that can, does."""
@@ -190,7 +200,7 @@ def _joined(state: State, event: Join) -> State:
         return state
     agent = Agent(event.agent, event.node, event.boot, event.standby)
     if event.hosts:
-        state = replace(state, host=(agent.node, agent.boot))
+        state = state.served_by(agent)
     if state.departs(agent) or (state.forming and state.forming.rank(agent.id) is not None):
         return state
     late = event.seen < state.round.number and agent.id not in state.lost
@@ -208,6 +218,8 @@ def _joined(state: State, event: Join) -> State:
 
 
 def _without(state: State, id: str) -> State:
+    if id == state.host_agent:
+        state = replace(state, host_left=True)
     if state.round.rank(id) is not None:
         state = replace(state, lost=state.lost | {id})
     state = replace(state, waiting=tuple(one for one in state.waiting if one.id != id))

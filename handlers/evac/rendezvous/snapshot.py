@@ -39,6 +39,8 @@ def dump(snapshot: Snapshot) -> bytes:
         "met": sorted(state.met),
         "departures": [asdict(event) for event in state.departures.values()],
         "host": list(state.host) if state.host else None,
+        "host_agent": state.host_agent,
+        "host_left": state.host_left,
         "called": state.called,
         "closed": state.closed,
     }
@@ -62,6 +64,8 @@ def load(text: bytes) -> Snapshot | None:
             met=frozenset(map(str, document["met"])),
             departures=MappingProxyType({(one.node, one.boot): one for one in departures}),
             host=_pair(document["host"]) if document["host"] else None,
+            host_agent=str(document["host_agent"]),
+            host_left=bool(document["host_left"]),
             called=bool(document["called"]),
             closed=bool(document["closed"]),
         )

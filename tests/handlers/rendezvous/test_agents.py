@@ -170,6 +170,16 @@ def test_two_at_once_and_one_of_them_the_host(start: Start) -> None:
 
 
 @nightly
+def test_the_host_is_told_to_end_without_any_notice(start: Start) -> None:
+    job = start(max_restarts=3)
+    before = now()
+
+    job.agents["a"].send_signal(signal.SIGTERM)
+
+    job.trains("bc", after=before)
+
+
+@nightly
 def test_of_two_jobs_on_a_node_each_hears_its_own(start: Start, store_port: int) -> None:
     one = start(port=store_port, run="one")
     other = start(port=store_port, run="other")

@@ -275,3 +275,19 @@ def test_a_spare_takes_the_place_of_one_that_is_gone() -> None:
 
     assert state.forming is not None
     assert [agent.id for agent in state.forming.agents] == ["b", "c", "d"]
+
+
+def test_a_host_that_is_told_to_end_hands_the_log_on_too() -> None:
+    state = stand(fold(State(), replace(join("a"), hosts=True), join("b"), join("c")))
+
+    state = after(state, Leave("a"))
+
+    assert state.moves
+    assert [agent.id for agent in state.successors()] == ["b", "c"]
+    assert not state.served_by(state.successors()[0]).moves
+
+
+def test_a_job_that_is_over_hands_nothing_on() -> None:
+    state = stand(fold(State(), replace(join("a"), hosts=True), join("b"), join("c")))
+
+    assert not fold(state, Close("a"), Leave("a")).moves
