@@ -64,8 +64,8 @@ def load(text: bytes) -> Snapshot | None:
             met=frozenset(map(str, document["met"])),
             departures=MappingProxyType({(one.node, one.boot): one for one in departures}),
             host=_pair(document["host"]) if document["host"] else None,
-            host_agent=str(document["host_agent"]),
-            host_left=bool(document["host_left"]),
+            host_agent=str(document.get("host_agent", "")),
+            host_left=bool(document.get("host_left", False)),
             called=bool(document["called"]),
             closed=bool(document["closed"]),
         )
