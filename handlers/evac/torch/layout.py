@@ -28,7 +28,7 @@ import torch
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
-from torch.distributed.checkpoint.planner import WriteItemType
+from torch.distributed.checkpoint.planner import SavePlanner, WriteItemType
 from torch.distributed.tensor import DTensor
 
 from evac.errors import GenerationError
@@ -165,14 +165,38 @@ def plan(world: World, state: Mapping[str, Any]) -> Layout:
         raise GenerationError(what, "rank 0 made no plan")
     plans, metadata = decided
     planner.finish_plan(plans[world.rank])
-    of_model = _of_model(metadata)
-    mine = batches(world.rank, nodes, proposals, plans, of_model)
+    keys = of_model(metadata)
+    mine = batches(world.rank, nodes, proposals, plans, keys)
+    return place(world, mine, planner, metadata, keys=frozenset(planner.state_dict))
+
+
+def place(
+    world: World,
+    mine: Sequence[Batch],
+    planner: SavePlanner,
+    metadata: Metadata | None,
+    *,
+    keys: frozenset[str] = frozenset(),
+) -> Layout:
+    """Lay out what each rank has been given to stage. Collective; copies no state.
+
+    Args:
+        metadata: Of the whole plan; rank 0's counts.
+        keys: See `Layout`.
+
+    Raises:
+        GenerationError: As `plan`.
+    """
     body = f"__{world.rank}_0.distcp"
     placed = _Placed([], [], [], 0)
-    wrote = world.agree(what, lambda: placed.fill(mine, planner))
+    wrote = world.agree("layout", lambda: placed.fill(mine, planner))
+    if not placed.files:
+        # A rank that has nothing to stage has a share all the same: it is part of the whole.
+        placed.files.append(BodyFile(body, 0, PAGE))
+        placed.nbytes = PAGE
     encoded = world.broadcast(
-        (_metadata(metadata, wrote), _weights_metadata(metadata, wrote, of_model))
-        if world.rank == 0
+        (_metadata(metadata, wrote), _weights_metadata(metadata, wrote, of_model(metadata)))
+        if metadata is not None and world.rank == 0
         else None
     )
     return Layout(
@@ -182,7 +206,7 @@ def plan(world: World, state: Mapping[str, Any]) -> Layout:
         nbytes=placed.nbytes,
         tensors=tuple(placed.tensors),
         objects=tuple(placed.objects),
-        keys=frozenset(planner.state_dict),
+        keys=keys,
         metadata=encoded[0],
         weights_metadata=encoded[1],
     )
@@ -227,7 +251,7 @@ class _Placed:
     objects: list[BytesItem]
     nbytes: int
 
-    def fill(self, mine: Sequence[Batch], planner: DefaultSavePlanner) -> _Wrote:
+    def fill(self, mine: Sequence[Batch], planner: SavePlanner) -> _Wrote:
         """Lay everything out, file by file; where what lies that others may look for here."""
         wrote: _Wrote = []
         for batch in mine:
@@ -282,7 +306,7 @@ def _metadata(metadata: Metadata, wrote: Sequence[_Wrote]) -> bytes:
     return pickle.dumps(dataclasses.replace(metadata, storage_data=storage))
 
 
-def _of_model(metadata: Metadata) -> frozenset[str]:
+def of_model(metadata: Metadata) -> frozenset[str]:
     """The keys of weights, whichever rank holds them."""
     paths: Mapping[str, tuple[Any, ...]] = metadata.planner_data or {}
     return frozenset(key for key, path in paths.items() if path[0] == MODEL)

@@ -245,37 +245,41 @@ class OwnSlots:
         layout, header, me = self._layout, one.header, self._identity
         assert layout is not None
         assert header is not None
-        body = one.slot.memory[PAGE : PAGE + header.body_nbytes]
-        manifest = Manifest(
-            job=me.job,
-            run=me.run,
-            generation=Generation(header.incarnation, header.step),
-            rank=me.rank,
-            world=me.world,
-            layout=layout.name,
-            files=(),
-            metadata_nbytes=len(layout.metadata),
-            metadata_sha256=layout.name,
-            items=tuple(layout.items()),
-            node=socket.gethostname(),
-        )
-
-        async def sums(place: int) -> tuple[int, ...]:
-            file = layout.files[place]
-            return await in_thread(partial(_sums, body[file.offset : file.offset + file.nbytes]))
-
-        share = Share(
-            store=self._store,
-            manifest=manifest,
-            body=body,
-            files=layout.files,
-            metadata=layout.metadata,
-            weights_metadata=layout.weights_metadata,
-            sums=sums,
-        )
-        await put_shares(self.prefix, [share])
+        await put_shares(self.prefix, [share(self._store, me, layout, header, one.slot)])
         if me.rank == 0:
             await retain(self._store, self.prefix, keep=KEEP)
+
+
+def share(store: Store, me: Identity, layout: Layout, header: Header, slot: SlotMemory) -> Share:
+    """What *slot* holds, as a share of its generation."""
+    body = slot.memory[PAGE : PAGE + header.body_nbytes]
+    manifest = Manifest(
+        job=me.job,
+        run=me.run,
+        generation=Generation(header.incarnation, header.step),
+        rank=me.rank,
+        world=me.world,
+        layout=layout.name,
+        files=(),
+        metadata_nbytes=len(layout.metadata),
+        metadata_sha256=layout.name,
+        items=tuple(layout.items()),
+        node=socket.gethostname(),
+    )
+
+    async def sums(place: int) -> tuple[int, ...]:
+        file = layout.files[place]
+        return await in_thread(partial(_sums, body[file.offset : file.offset + file.nbytes]))
+
+    return Share(
+        store=store,
+        manifest=manifest,
+        body=body,
+        files=layout.files,
+        metadata=layout.metadata,
+        weights_metadata=layout.weights_metadata,
+        sums=sums,
+    )
 
 
 def _sums(data: memoryview, _: Event) -> tuple[int, ...]:
