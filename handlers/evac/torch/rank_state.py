@@ -62,7 +62,7 @@ class RankObjects:
             "step": step,
             "rank": rank,
             "world": world,
-            "rng": _rng(),
+            "rng": read_rng(),
             "history": self.pace.remember(now=monotonic(), wall=wall()) if self.pace else None,
             "scheduler": self.scheduler.state_dict() if self.scheduler is not None else None,
             "loader": self.loader.state_dict() if self.loader is not None else None,
@@ -139,7 +139,8 @@ def load_rng(rng: Mapping[str, Any]) -> None:
             torch.cuda.set_rng_state(state, device)
 
 
-def _rng() -> dict[str, Any]:
+def read_rng() -> dict[str, Any]:
+    """Where every generator stands, for `load_rng`."""
     # Where nobody has imported numpy, nobody draws from its global generator.
     numpy = sys.modules.get("numpy")
     return {
