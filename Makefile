@@ -11,7 +11,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 # What has a long form, for EVAC_NIGHTLY=1.
-NIGHTLY := tests/agent/security/test_fuzz.py tests/handlers/rendezvous
+NIGHTLY := tests/agent/security/test_fuzz.py tests/handlers/rendezvous tests/deaths
 
 .DEFAULT_GOAL := help
 .PHONY: setup system-packages demo demo-elastic test test-torch nightly lint bench manifest sample clean help

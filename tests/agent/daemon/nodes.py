@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from evac import incident
 from evac.admin import read_status, request
@@ -29,6 +29,18 @@ def until(what: str, probe: Callable[[], T | None]) -> T:
             return found
         assert time.monotonic() < ends, f"{what}: not within {LIMIT:.0f} s"  # noqa: TID251
         time.sleep(0.01)
+
+
+class Process(Protocol):
+    """One that runs: what is asked of a `subprocess.Popen` here."""
+
+    @property
+    def pid(self) -> int: ...
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def send_signal(self, number: int, /) -> None: ...
+    def kill(self) -> None: ...
+    def terminate(self) -> None: ...
 
 
 class Workload:
@@ -87,7 +99,7 @@ class Node:
         self.journal = home / "state" / "incidents.sqlite"
         self.log = home / "evacd.log"
         self._ends = ExitStack()
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Process | None = None
 
     def command(self, *flags: str) -> list[str]:
         """How the daemon is started."""

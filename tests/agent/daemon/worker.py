@@ -46,9 +46,9 @@ class Worker:
         with open(self.file, "wb") as file:
             return file.write(b"x" * self.nbytes)
 
-    def connect(self) -> dict[str, Any]:
+    def connect(self, seconds: float = 10.0) -> dict[str, Any]:
         """Wait for the daemon."""
-        return {"connected": self.client.wait_connected(10.0), "prefix": self.client.prefix}
+        return {"connected": self.client.wait_connected(seconds), "prefix": self.client.prefix}
 
     def reserve(
         self, incarnation: int = 1, slots: int = 3, layout: str = "plain"
