@@ -20,7 +20,7 @@ from evac.wire import Accepted, Cancel, Drain, Drill, Message, Ordered, Refuse
 from evacd.calm import Calm
 from evacd.clock import Clock, SystemClock
 from evacd.config import Config, without_secrets
-from evacd.evacuation import Evacuation, status_of
+from evacd.evacuation import Evacuation
 from evacd.flush.measure import measure
 from evacd.flush.proof import Proof
 from evacd.flush.tidy import tidy
@@ -43,6 +43,7 @@ from evacd.report.service import Service
 from evacd.report.standing_file import StandingFile
 from evacd.report.systemd import READY, STOPPING, notify, status
 from evacd.report.vitals import Pulse, Vitals, healthy, ready
+from evacd.shown import status_of
 from evacd.workloads import Happening
 
 log = structlog.get_logger()

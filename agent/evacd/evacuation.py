@@ -7,17 +7,14 @@ in one is logged and costs itself only.
 
 from asyncio import Task, TaskGroup, wait
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import asdict
 from typing import Any
 
 import structlog
 
-from evac.store import is_durable
 from evacd.allowance import Complaints
 from evacd.clock import Clock
 from evacd.facts import Kept, Notice, Order, Outcome, Probe
 from evacd.flush import Flush
-from evacd.flush.running import Running
 from evacd.flush.save import Place, Saver
 from evacd.leaving import Leaving
 from evacd.order import (
@@ -30,10 +27,10 @@ from evacd.order import (
     Transition,
     Waiting,
     Withdrawn,
-    shown,
 )
 from evacd.own_orders import OwnOrders
 from evacd.plan import need
+from evacd.plan.rate import Rate
 from evacd.quiet import GiveWay
 from evacd.report.journal import Journal
 from evacd.workloads import Board, Denied, Died, Dropped, Happening, Joined, Left, StagedOne
@@ -92,6 +89,7 @@ class Evacuation:
         self._saver = saver
         self._keep = keep
         self._reported: dict[str, Outcome] = {}
+        self._needed: tuple[object, dict[str, Rate], dict[str, float], float] | None = None
         # What moves in quiet time gives way to the flush, or becomes a step of it.
         self.way = GiveWay(board, saver)
         self.flush = Flush(
@@ -132,11 +130,19 @@ class Evacuation:
     def tick(self) -> None:
         """Time has passed: a planned order may be due."""
         now = self._clock.monotonic()
-        rates = {lane: rate.bytes_per_second for lane, rate in self.flush.rates.items()}
-        seconds = need(self.way.units(), rates=rates, commit_seconds=self.flush.commits)
-        for transition in self._machine.tick(now=now, need=seconds):
+        for transition in self._machine.tick(now=now, need=self._need()):
             self._act(transition)
         self.leaving.keep(self._machine.leaving)
+
+    def _need(self) -> float:
+        """Seconds that saving everything takes; reckoned anew only where something has changed."""
+        units, rates, commits = self.way.units(), dict(self.flush.rates), dict(self.flush.commits)
+        needed = self._needed
+        if needed is None or needed[0] is not units or needed[1:3] != (rates, commits):
+            each = {lane: rate.bytes_per_second for lane, rate in rates.items()}
+            seconds = need(units, rates=each, commit_seconds=commits)
+            needed = self._needed = units, rates, commits, seconds
+        return needed[3]
 
     def happened(self, happening: Happening) -> None:
         """Take what the workloads did."""
@@ -343,50 +349,4 @@ def _order_facts(order: Order, window: float) -> dict[str, Any]:
         "order": order.id,
         "confidence": order.confidence.word,
         "window_seconds": window,
-    }
-
-
-def _moving(one: Running, now: float) -> dict[str, Any]:
-    """What is under way on a lane."""
-    return {
-        "unit": one.step.unit,
-        "step": one.step.generation.step if one.step.generation else None,
-        "kind": one.step.kind,
-        "left_bytes": one.left,
-        "ends_in": one.ends(now) - now,
-    }
-
-
-def status_of(evacuation: Evacuation, *, now: float) -> dict[str, Any]:
-    """What `evac status` shows of the order and the flush; JSON-able."""
-    order = evacuation.flush.order
-    moving = {one.step.lane: _moving(one, now) for one in evacuation.flush.running}
-    rates = evacuation.flush.rates_now(now)
-    return {
-        "order": None
-        if order is None
-        else {
-            "id": order.id,
-            "source": order.source,
-            "kind": order.kind,
-            "confidence": order.confidence.word,
-            "seconds_left": order.deadline - now,
-            "settled": evacuation.flush.settled.is_set(),
-        },
-        "leaving": evacuation.own.shown(now=now),
-        "notices": shown(evacuation.standing, now=now),
-        "outcomes": [
-            {"unit": unit, "kept": isinstance(outcome, Kept), **asdict(outcome)}
-            for unit, outcome in evacuation.flush.outcomes.items()
-        ],
-        "lanes": [
-            {
-                "store": lane,
-                "bytes_per_second": rates[lane],
-                "measured": rate.measured,
-                "durable": is_durable(lane),
-                "moving": moving.get(lane),
-            }
-            for lane, rate in evacuation.flush.rates.items()
-        ],
     }

@@ -7,6 +7,7 @@ from typing import Any
 from evac.generation import Generation
 from evacd.clock import Clock
 from evacd.evacuation import Evacuation
+from evacd.facts import Unit
 from evacd.plan.risk import Risk, UnitRisk, risk
 from evacd.quiet import Ages
 
@@ -32,13 +33,29 @@ class Readiness:
         self._window = window
         self._reserve = reserve
         self._ages = Ages()
+        self._looked: tuple[Unit, ...] | None = None
+        # What was found last, and of what: seconds on end nothing changes, and many ask.
+        self._found: tuple[tuple[Unit, ...], object, Risk] | None = None
 
     def look(self) -> None:
         """Something may have been staged, or have become durable."""
-        self._ages.look(self._evacuation.way.units(), now=self._clock.monotonic())
+        units = self._evacuation.way.units()
+        if units is not self._looked:
+            self._ages.look(units, now=self._clock.monotonic())
+            self._looked = units
 
     def risk(self, window: float) -> Risk:
         """What would be lost if a notice with *window* seconds came now."""
+        flush, units = self._evacuation.flush, self._evacuation.way.units()
+        # Nothing in it is a point in time, so it stays true as long as these are the same.
+        of = window, dict(flush.rates), dict(flush.commits)
+        known = None if flush.running else self._found
+        if known is None or known[0] is not units or known[1] != of:
+            known = units, of, self._risk(window)
+            self._found = None if flush.running else known
+        return known[2]
+
+    def _risk(self, window: float) -> Risk:
         flush = self._evacuation.flush
         way = self._evacuation.way
         found = risk(

@@ -89,10 +89,12 @@ class Node:
 
     def until(self, true: Callable[[], bool]) -> None:
         """Wait for it."""
-        for _ in range(int(_LIMIT / 0.2)):
+        began = time.perf_counter()
+        while (asked := time.perf_counter()) - began < _LIMIT:
             if true():
                 return
-            time.sleep(0.2)  # each look costs the daemon, too
+            # Each look costs the daemon, too, the more the more are on board.
+            time.sleep(max(0.2, 20 * (time.perf_counter() - asked)))
         raise RuntimeError("evacd did not do its part in time")
 
     def status(self) -> dict[str, Any] | None:

@@ -22,14 +22,19 @@ class Rehearsal:
     def __init__(self, way: GiveWay, names: Collection[str]) -> None:
         self._way = way
         self._left = set(names)
+        self._seen: tuple[Unit, ...] = ()
+        self._mine: tuple[Unit, ...] = ()
 
     def done(self, unit: str) -> None:
         """It is safe; what it stages from now on is no part of the drill."""
         self._left.discard(unit)
+        self._seen = ()
 
     def units(self) -> tuple[Unit, ...]:
         """See `OnBoard`."""
-        return tuple(unit for unit in self._way.units() if unit.name in self._left)
+        if (units := self._way.units()) is not self._seen:
+            self._seen, self._mine = units, tuple(one for one in units if one.name in self._left)
+        return self._mine
 
     def hold(self, unit: str, generation: Generation) -> AbstractContextManager[tuple[Part, ...]]:
         """See `OnBoard`."""

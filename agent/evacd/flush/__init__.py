@@ -2,7 +2,8 @@
 
 A driver asks the planner for all lanes and takes its own first step only. So a rate that
 turned out otherwise, a deadline that was shortened, a workload that died or came, a store that
-refused and a newer generation are all answered by the same line of code: plan again.
+refused and a newer generation are all answered by the same line of code: plan again. Only of
+very many units a plan stands for a few steps (`evacd.flush.standing`).
 
 A deadline decides what is planned. What moves is stopped by it only before it has passed, and only
 where that saves more (`evacd.plan.again`); past it the drivers go on in overtime until nothing is
@@ -24,6 +25,7 @@ from evacd.facts import Kept, Lost, Order, Outcome, Plan, Step, Try, Unit
 from evacd.flush.running import Running, routed
 from evacd.flush.save import Place, Saved, Unsaved
 from evacd.flush.seams import OnBoard, Saves
+from evacd.flush.standing import StandingPlan
 from evacd.flush.story import Story
 from evacd.flush.wants import Wants, as_large
 from evacd.plan import schedule
@@ -92,6 +94,7 @@ class Flush:
         self._tried: set[Try] = set()
         self._stopped: set[Try] = set()
         self._running: dict[str, Running] = {}
+        self._stands = StandingPlan()
         self._wakes: dict[str, asyncio.Event] = {lane: asyncio.Event() for lane in self.rates}
         self.settled = asyncio.Event()
 
@@ -140,6 +143,7 @@ class Flush:
     def wake(self) -> None:
         """Something changed: plan again."""
         self.settled.clear()
+        self._stands.fall()
         for event in self._wakes.values():
             event.set()
 
@@ -168,6 +172,7 @@ class Flush:
                     await self._carry_out(running, tasks)
                 finally:
                     del self._running[lane]
+                    self._stands.ended(step)
                     # What ended here may be for another lane to go on with.
                     for other, event in self._wakes.items():
                         if other != lane:
@@ -234,13 +239,21 @@ class Flush:
 
     def _next(self, lane: str) -> tuple[Step | None, bool]:
         """What is to be done on *lane* now, and whether nothing is left to do on any."""
+        now = self._clock.monotonic()
+        limit = self.order.deadline - self._reserve if self.order else math.inf
+        rates = self.rates_now(now)
+        if self._stands.stands(lane, now=now, limit=limit, rate=rates[lane]):
+            return self._stands.take(lane), False
         units = self._on_board.units()
         plan = self.plan(units)
         self._spare(units)
-        self._story.plan(plan, self.order, own=self._own, now=self._clock.monotonic())
+        self._story.plan(plan, self.order, own=self._own, now=now)
         moving = {one.step.unit for one in self._running.values()}
+        # Who has a deadline of its own is watched more closely.
+        many = 0 if self._own else len(units)
+        self._stands.made(plan, units=many, moving=moving, rates=rates)
         here = (step for step in plan.steps if step.lane == lane and step.unit not in moving)
-        return next(here, None), not plan.steps
+        return self._stands.take(lane) or next(here, None), not plan.steps
 
     def _spare(self, units: Sequence[Unit]) -> None:
         """Whose newest generation is durable already is kept, and no byte of it moves."""
@@ -326,6 +339,7 @@ class Flush:
         self._record("commit.finished", {**told, "store": saved.store, "durable": durable})
         if durable:
             self._on_board.mark_durable(step.unit, step.generation)
+            self._stands.whole(step)
             if saved.place is not None:
                 self.crowded.add(saved.place)
         kept = Kept(step.unit, step.generation, saved.nbytes, took, durable, saved.store, step.kind)

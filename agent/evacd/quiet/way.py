@@ -114,6 +114,8 @@ class GiveWay:
 
     def units(self) -> tuple[Unit, ...]:
         """See `OnBoard`: of a generation that moves, only what is left is to be written."""
+        if not self._moving:
+            return self._on_board.units()
         return tuple(
             self._rest_of(unit, self._moving[unit.name]) if unit.name in self._moving else unit
             for unit in self._on_board.units()

@@ -201,8 +201,7 @@ class Board:
     @property
     def unclaimed(self) -> int:
         """Bytes that slots may still take of the budget; any thread may ask."""
-        ledger = self._roster.ledger
-        return ledger.budget - sum(slot.nbytes for slot in tuple(ledger.slots.values()))
+        return self._roster.ledger.budget - self._roster.ledger.used
 
     def snapshot(self) -> dict[str, object]:
         """Who is on board and what the memory holds, as JSON takes it."""

@@ -67,6 +67,8 @@ def fit(
     Returns:
         Why not, with the numbers, where not even one fits.
     """
+    if wanted >= 1 and wanted * each <= min(budget.free, share.free):
+        return Fit(wanted, ())  # nothing has to go, so nobody is asked for it
     order = sorted(evictable, key=lambda one: (not one.durable, one.generation, one.key))
     own = [one for one in order if one.mine]
     slots = wanted

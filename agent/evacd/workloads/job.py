@@ -4,13 +4,17 @@ Pure state: no fds, no clock. The roster changes these records; here is only wha
 read off them, above all which generations every rank of the job has in common.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from evac.generation import Generation
 from evac.wire import Mode
 from evacd.facts import Candidate, Unit
+
+# What a unit is made of: whoever sets one of these says that its job has news.
+_OF_SLOT = frozenset({"state", "generation", "body_nbytes", "weights_nbytes", "copied_nbytes"})
+_OF_WORKLOAD = frozenset({"priority", "mode", "run", "need_seconds", "died", "shape", "peers"})
 
 
 class SlotState(StrEnum):
@@ -76,6 +80,11 @@ class Slot:
     holds: int = 0
     condemned: bool = False
 
+    def __setattr__(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+        if name in _OF_SLOT:
+            self.owner.changed()
+
     @property
     def retired(self) -> bool:
         """Its owner is dead, or has reserved anew: it will never be written again."""
@@ -95,6 +104,7 @@ class Workload:
         resuming: Numbers of the slots that it has handed back so far; None once that is over.
         rendezvous: Where it says that its job's nodes meet; "" for nowhere.
         peers: Where it says that its job's nodes keep bytes for each other.
+        news: Told the unit that has changed.
     """
 
     id: int
@@ -118,6 +128,17 @@ class Workload:
     resuming: set[int] | None = None
     rendezvous: str = ""
     peers: tuple[str, ...] = ()
+    news: Callable[[str], None] | None = field(default=None, repr=False)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+        if name in _OF_WORKLOAD:
+            self.changed()
+
+    def changed(self) -> None:
+        """Something of it has, by which the planner may see its job otherwise."""
+        if self.news is not None:
+            self.news(self.unit)
 
     @property
     def alive(self) -> bool:
@@ -146,7 +167,6 @@ class Job:
     members: list[Workload] = field(default_factory=list)
     launches: dict[int, set[int]] = field(default_factory=dict)
     durable: Generation | None = None
-    _told: tuple[object, Unit] | None = None
 
     def parts(self) -> dict[Generation, dict[int, Slot]]:
         """Every complete slot, by generation and rank."""
@@ -202,40 +222,7 @@ class Job:
         return len(self.launches.get(one.incarnation, set())) < len(mine)
 
     def unit(self, lanes: tuple[str, ...]) -> Unit:
-        """The job as the planner sees it; made anew only where something of it has changed.
-
-        All jobs are looked at before each step of a flush, and few of them have changed.
-        """
-        now = (lanes, self._state())
-        if self._told is None or self._told[0] != now:
-            self._told = now, self._unit(lanes)
-        return self._told[1]
-
-    def _state(self) -> object:
-        """All that `unit` depends on, to be compared."""
-        members = [
-            (
-                *(
-                    m.id,
-                    m.rank,
-                    m.mode,
-                    m.need_seconds,
-                    m.priority,
-                    m.arrived,
-                    m.alive,
-                    m.shape,
-                    m.run,
-                ),
-                *(
-                    (s.key, s.state, s.generation, s.body_nbytes, s.weights_nbytes, s.copied_nbytes)
-                    for s in m.slots.values()
-                ),
-            )
-            for m in self.members
-        ]
-        return self.durable, members, [(one, *ranks) for one, ranks in self.launches.items()]
-
-    def _unit(self, lanes: tuple[str, ...]) -> Unit:
+        """The job as the planner sees it."""
         needs = [m.need_seconds for m in self.members if m.mode is Mode.CALLBACK]
         fresh = [
             candidate

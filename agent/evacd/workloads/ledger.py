@@ -4,6 +4,7 @@ A slot that somebody holds keeps counting after it was dropped, until the last o
 its memory is still there.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 
 from evacd.workloads.job import Shape, Slot, Workload
@@ -19,18 +20,16 @@ class Ledger:
     def __init__(self, budget: int) -> None:
         self.budget = budget
         self.slots: dict[int, Slot] = {}
+        # Bytes of all slots, those that are still being filled or held included.
+        self.used = 0
+        self._used_by: Counter[int] = Counter()
         self._freed: list[Slot] = []
         self._dropped: list[Slot] = []
         self._keys = 0
 
-    @property
-    def used(self) -> int:
-        """Bytes of all slots, those that are still being filled or held included."""
-        return sum(slot.nbytes for slot in self.slots.values())
-
     def used_by(self, uid: int) -> int:
         """Bytes of the slots of one user's processes, dead ones included."""
-        return sum(slot.nbytes for slot in self.slots.values() if slot.owner.process.uid == uid)
+        return self._used_by[uid]
 
     def freed(self) -> list[Slot]:
         """Slots whose memory is to be given back, each told once."""
@@ -64,12 +63,15 @@ class Ledger:
             reservation=reservation,
         )
         workload.slots[slot.number] = self.slots[slot.key] = slot
+        self._take(slot, slot.nbytes)
+        workload.changed()
         return slot
 
     def drop(self, slots: Iterable[Slot]) -> None:
         """Take *slots* from their owners; what is held goes when it is let go."""
         for slot in list(slots):
             slot.owner.slots.pop(slot.number, None)
+            slot.owner.changed()
             if not slot.condemned:
                 slot.condemned = True
                 self._dropped.append(slot)
@@ -90,4 +92,9 @@ class Ledger:
     def _free_unheld(self, slot: Slot) -> None:
         if not slot.holds:
             del self.slots[slot.key]
+            self._take(slot, -slot.nbytes)
             self._freed.append(slot)
+
+    def _take(self, slot: Slot, nbytes: int) -> None:
+        self.used += nbytes
+        self._used_by[slot.owner.process.uid] += nbytes

@@ -17,6 +17,7 @@ def remember(roster: Roster, record: JobRecord) -> None:
         job.durable = record.durable
         for launch, ranks in record.launches:
             job.launches.setdefault(launch, set()).update(ranks)
+        roster.told.changed(record.unit)
 
 
 def reseat(roster: Roster, record: SlotRecord) -> Workload:

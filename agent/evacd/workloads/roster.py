@@ -12,18 +12,18 @@ back to the system is collected by the `Ledger`: this file decides, it frees not
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from evac.errors import GenerationError
 from evac.generation import Generation
 from evac.segment import aligned
-from evac.store.location import is_of_job
 from evac.wire import Mode, Register, Reserve
 from evacd.facts import Unit
 from evacd.workloads.budget import Evictable, Room, fit
 from evacd.workloads.job import Job, Process, Shape, Slot, SlotState, Workload, occupied
 from evacd.workloads.ledger import Ledger
 from evacd.workloads.policy import Refusal
+from evacd.workloads.told import Told
 
 # The wire's own limit for the number of a slot.
 _NUMBERS = 1_000_000
@@ -43,6 +43,7 @@ class Roster:
         self.workloads: dict[int, Workload] = {}
         self.jobs: dict[str, Job] = {}
         self._ids = 0
+        self.told = Told(self.jobs)
 
     def aboard(self) -> Mapping[int, int]:
         """Live workloads per uid."""
@@ -122,7 +123,9 @@ class Roster:
     def seated(self, workload: Workload) -> None:
         """It is one of its job's from now on, and the last that came for its rank."""
         self.workloads[workload.id] = workload
+        workload.news = self.told.changed
         self.jobs.setdefault(workload.unit, Job(workload.unit)).members.append(workload)
+        self.told.changed(workload.unit)
 
     def died(self, workload: Workload, *, now: float) -> None:
         """Its process ended: what it was writing is torn, what it had staged is kept."""
@@ -200,6 +203,7 @@ class Roster:
         )
         job = self.jobs[workload.unit]
         job.launches.setdefault(message.incarnation, set()).add(workload.rank)
+        self.told.changed(workload.unit)
         self._tidy(job)
         return tuple(self.ledger.open(workload, each) for _ in range(found.slots))
 
@@ -294,16 +298,12 @@ class Roster:
         return tuple(dict.fromkeys(one for some in said for one in some))
 
     def units(self, lanes: tuple[str, ...]) -> tuple[Unit, ...]:
-        """One per job, in the order of their arrival.
+        """One per job, in the order of their arrival; the very same tuple where nothing has changed.
 
         Args:
             lanes: Of the node; one to the job's own peers only where the job has named some.
         """
-        alone = tuple(lane for lane in lanes if not is_of_job(lane))
-        return tuple(
-            job.unit(lanes if any(member.peers for member in job.members) else alone)
-            for job in self.jobs.values()
-        )
+        return self.told.units(lanes)
 
     def hold(self, unit: str, generation: Generation) -> tuple[Slot, ...]:
         """Pin one generation's slots, by rank, until `unhold`.
@@ -332,6 +332,7 @@ class Roster:
         job = self.jobs.get(unit)
         if job is not None and not job.is_durable(generation):
             job.durable = generation
+            self.told.changed(unit)
             self._tidy(job)
 
     def tidy(self) -> None:
@@ -341,16 +342,15 @@ class Roster:
 
     # --- the inside ---------------------------------------------------------------------
 
-    def _evictable(self, uid: int) -> list[Evictable]:
+    def _evictable(self, uid: int) -> Iterator[Evictable]:
         """Retired slots whose loss takes no job's newest common generation away.
 
         Args:
             uid: Who asks.
         """
-        found = []
         for job in self.jobs.values():
             protected = job.protected()
-            found += [
+            yield from (
                 Evictable(
                     slot.key,
                     slot.nbytes,
@@ -361,8 +361,7 @@ class Roster:
                 for member in job.members
                 for generation, slot in member.complete()
                 if slot.retired and not slot.holds and generation != protected
-            ]
-        return found
+            )
 
     def _tidy(self, job: Job) -> None:
         """Free what a newer common generation supersedes and nobody will write again.
@@ -388,5 +387,7 @@ class Roster:
         self.workloads.pop(workload.id, None)
         job = self.jobs[workload.unit]
         job.members.remove(workload)
+        self.told.changed(workload.unit)
         if not job.members:
             del self.jobs[workload.unit]
+            self.told.gone(workload.unit)

@@ -246,10 +246,19 @@ class Lives(RuleBasedStateMachine):
         assert {slot.key for slot in self._slots()} == self.memory
 
     @invariant()
-    def a_unit_that_is_kept_is_what_it_would_be_now(self) -> None:
-        lanes = ("file:///store",)
-        for job in self.roster.jobs.values():
-            assert job.unit(lanes) == job._unit(lanes)
+    def units_are_what_the_jobs_are_now(self) -> None:
+        lanes = ("lane",)
+        units = self.roster.units(lanes)
+        assert units == tuple(job.unit(lanes) for job in self.roster.jobs.values())
+        assert self.roster.units(lanes) is units
+
+    @invariant()
+    def what_is_in_use_is_what_the_slots_take(self) -> None:
+        ledger, slots = self.roster.ledger, self._slots()
+        assert ledger.used == sum(slot.nbytes for slot in slots)
+        for uid in UIDS.values():
+            mine = [slot.nbytes for slot in slots if slot.owner.process.uid == uid]
+            assert ledger.used_by(uid) == sum(mine)
 
     @invariant()
     def what_is_held_is_there(self) -> None:
