@@ -17,6 +17,7 @@ from evacd.check.kubernetes import check_kubernetes, is_clustered
 from evacd.check.machine import (
     check_daemon,
     check_files,
+    check_huge_pages,
     check_memory,
     check_policy,
     check_sockets,
@@ -75,6 +76,7 @@ def checks(
     yield Check("memory", partial(check_memory, config.memory))
     yield Check("peer", partial(check_peer, config))
     yield Check("open files", check_files)
+    yield Check("huge pages", check_huge_pages)
     yield Check("state", partial(check_state, config.state))
     if clustered := is_clustered(config, environ):
         probe = partial(check_kubernetes, config, clock, environ)

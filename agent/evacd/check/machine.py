@@ -20,6 +20,8 @@ _SOCKET_PATH_LIMIT = 107
 # A rank costs a slot's fd three times, a socket and a pidfd.
 _FILES_PER_RANK = 5
 _FILES_WANTED = 4096
+# Documentation/admin-guide/mm/transhuge.rst of the kernel, "Hugepages in tmpfs/shmem"; read 2026-11.
+SHMEM_ENABLED = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
 
 
 def check_sockets(config: SocketConfig) -> Finding:
@@ -117,6 +119,21 @@ def judge_memory(budget: int, available: int, allowed: int | None) -> Finding:
     if budget > 0.9 * available:
         cure = "lower --memory-budget: workloads need the rest"
         return Finding(name, Verdict.WARN, detail, cure)
+    return Finding(name, Verdict.OK, detail)
+
+
+def check_huge_pages(setting: Path = SHMEM_ENABLED) -> Finding:
+    """Slots get pages of 2 MiB where they ask for them: a disk takes those for a fourth of the CPU."""
+    name = "huge pages"
+    try:
+        words = setting.read_text().split()
+    except OSError:
+        return Finding(name, Verdict.OK, "this kernel has none for shared memory")
+    chosen = next((word.strip("[]") for word in words if word.startswith("[")), "")
+    detail = f"shmem_enabled is {chosen or 'unknown'}"
+    if chosen in ("never", "deny"):
+        detail += ", so a flush to a disk costs some four times the CPU"
+        return Finding(name, Verdict.WARN, detail, f"echo advise > {setting}")
     return Finding(name, Verdict.OK, detail)
 
 

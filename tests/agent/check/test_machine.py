@@ -11,6 +11,7 @@ from evacd.check import Verdict
 from evacd.check.machine import (
     check_daemon,
     check_files,
+    check_huge_pages,
     check_memory,
     check_policy,
     check_sockets,
@@ -136,6 +137,32 @@ def test_this_machine_s_memory_is_looked_at() -> None:
 
 def test_few_open_files_never_fail() -> None:
     assert check_files().verdict in {Verdict.OK, Verdict.WARN}
+
+
+@pytest.mark.parametrize(
+    ("setting", "verdict"),
+    [
+        ("always within_size advise [never] deny force", Verdict.WARN),
+        ("always within_size advise never [deny] force", Verdict.WARN),
+        ("always within_size [advise] never deny force", Verdict.OK),
+        ("[always] within_size advise never deny force", Verdict.OK),
+        ("", Verdict.OK),
+    ],
+)
+def test_a_kernel_that_gives_no_huge_pages_is_told_with_the_cure(
+    tmp_path: Path, setting: str, verdict: Verdict
+) -> None:
+    file = tmp_path / "shmem_enabled"
+    file.write_text(setting + "\n")
+
+    finding = check_huge_pages(file)
+
+    assert finding.verdict is verdict
+    assert finding.cure == (f"echo advise > {file}" if verdict is Verdict.WARN else "")
+
+
+def test_a_kernel_without_such_pages_needs_no_cure(tmp_path: Path) -> None:
+    assert check_huge_pages(tmp_path / "none").verdict is Verdict.OK
 
 
 def test_users_that_do_not_exist_are_named() -> None:
