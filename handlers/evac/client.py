@@ -11,25 +11,16 @@ from typing import Any, TypeVar
 
 from evac import _fork
 from evac._adoption import Adoption, adopt
+from evac._asking import ask_status
 from evac._callbacks import Callbacks, OnAdvice, OnOrder, OnStandDown, OnTurn, RunningOrder
 from evac._clock import Wall, monotonic, wall
 from evac._connection import Connection
-from evac._memory import SlotMemory, read_answer
+from evac._memory import SlotMemory
+from evac._plain import Bytes, Kept, Plain
 from evac._settings import Settings, checked, read_settings
 from evac._staging import Staging
-from evac.errors import NotConnected, ProtocolError, Refused
-from evac.wire import (
-    AskStatus,
-    Done,
-    Leave,
-    Message,
-    Mode,
-    Refuse,
-    Registered,
-    Reserve,
-    Staged,
-    Status,
-)
+from evac.errors import NotConnected
+from evac.wire import Done, Leave, Message, Mode, Registered, Reserve, Staged
 
 log = logging.getLogger("evac")
 
@@ -108,6 +99,7 @@ class Client:
         self._connection = Connection(settings, self._hear, monotonic, quiet=quiet)
         self._staging = Staging(self._connection)
         self._callbacks = Callbacks(self._done, monotonic)
+        self._plain = Plain(self, rank=settings.register.rank)
         self._forked = False
         _fork.watch(self)
 
@@ -194,31 +186,9 @@ class Client:
             Refused: The daemon said no.
             ProtocolError: The answer cannot be read.
         """
-        got: list[dict[str, Any] | ProtocolError | Refused] = []
-        changed = self._connection.changed
-
-        def hear(message: Message | None, fd: int | None) -> None:
-            with changed:
-                if isinstance(message, Status) and fd is not None:
-                    try:
-                        got.append(read_answer(fd, message.nbytes))
-                    except ProtocolError as error:
-                        got.append(error)
-                elif isinstance(message, Refuse):
-                    got.append(Refused(message.reason))
-                changed.notify_all()
-
-        if self._forked or not self._connection.post(AskStatus(), hear):
+        if self._forked:
             raise self._connection.missing()
-        with changed:
-            changed.wait_for(lambda: bool(got) or not self._connection.ready, timeout)
-        if not got and self._connection.ready:
-            raise NotConnected(self._connection.path, f"no answer to status in {timeout:g} s")
-        if not got:
-            raise self._connection.missing()
-        if isinstance(got[0], Exception):
-            raise got[0]
-        return got[0]
+        return ask_status(self._connection, timeout)
 
     # --- staged mode ----------------------------------------------------------------------
 
@@ -318,6 +288,37 @@ class Client:
         if self._forked:
             raise self._connection.missing()
         return adopt(self._connection, timeout)
+
+    # --- plain bytes ----------------------------------------------------------------------
+
+    def stage(self, data: Bytes, step: int, *, incarnation: int | None = None) -> bool:
+        """Stage *data*, one piece or several end to end, as all of *step*; reserves by itself.
+
+        Returns:
+            False where no daemon is there or no slot is free: `last_refusal` says which.
+
+        Raises:
+            ValueError: As `reserve`, of which *incarnation* is one.
+        """
+        reason = self._plain.stage(data, operator.index(step), incarnation)
+        self._staging.last_refusal = reason or self._staging.last_refusal
+        return not reason
+
+    def newest(self, store: str | None = None) -> Kept | None:
+        """What this rank staged last that is whole on all ranks, from memory or the daemon's stores.
+
+        Each rank looks by itself: where there are several, compare the steps.
+
+        Args:
+            store: To be looked through as well.
+
+        Raises:
+            NotConnected: No daemon; it alone knows where the job's generations are.
+            GenerationError, StoreError: There was something once, and it is not usable now.
+        """
+        if self._forked or not self.connected:
+            raise self._connection.missing()
+        return self._plain.newest(store)
 
     # --- orders and turns -----------------------------------------------------------------
 

@@ -108,15 +108,15 @@ def digest(value: Any) -> str:
     return total.hexdigest()
 
 
-def committed(store: str, step: int) -> bool:
+def committed(store: str, step: int, job: str = "run") -> bool:
     """Whether the store holds *step* whole."""
     root = Path(store.removeprefix("file://"))
-    return any(root.glob(f"*/run/step-{step}.*/.metadata"))
+    return any(root.glob(f"*/{job}/step-{step}.*/.metadata"))
 
 
-def wait_committed(store: str, step: int) -> None:
+def wait_committed(store: str, step: int, job: str = "run") -> None:
     until = time.perf_counter() + 30
-    while not committed(store, step):
+    while not committed(store, step, job):
         if time.perf_counter() > until:
             raise TimeoutError(f"step {step} is not in {store}")
         time.sleep(0.01)
