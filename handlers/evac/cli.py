@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evac import __version__, advise, drill, incident, inspect, leave
+from evac import __version__, advise, drill, export, incident, inspect, leave
 from evac._clock import monotonic
 from evac.admin import read_status, request
 from evac.errors import EvacError, NotConnected
@@ -37,6 +37,7 @@ examples:
   evac report                      the last evacuation's timeline (works with evacd dead)
   evac ls file:///mnt/ckpt         generations, and which of them are whole
   evac verify file:///mnt/ckpt     read the newest one back and check every checksum
+  evac export file:///mnt/ckpt --format safetensors --to weights   hand the weights over
 
 exit codes:
   0  all is well
@@ -156,6 +157,15 @@ def _parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text)
         add_arguments(command)
         command.set_defaults(run=function)
+
+    hand_over = commands.add_parser(
+        "export",
+        help="write a generation, or its weights, as a directory that others read",
+        description=export.DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    export.add_arguments(hand_over)
+    hand_over.set_defaults(run=export.export)
     return parser
 
 

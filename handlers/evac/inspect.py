@@ -53,7 +53,7 @@ def ls(args: argparse.Namespace) -> int:
         ConfigError: No store is named, or none of this kind is known.
         StoreError: It cannot be read.
     """
-    store = _open(args.store)
+    store = open_named(args.store)
     found = asyncio.run(_survey(store, args.job))
     if args.json:
         listed = [{"job": job, "generations": [*map(_plain, s)]} for job, s in found.items()]
@@ -72,7 +72,7 @@ def verify(args: argparse.Namespace) -> int:
         ConfigError: No store is named, none of this kind is known, or the generation's name is none.
         StoreError: It cannot be read.
     """
-    store = _open(args.store)
+    store = open_named(args.store)
     wanted = None
     if args.generation != NEWEST:
         wanted = Generation.parse(args.generation)
@@ -149,7 +149,12 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="for programs")
 
 
-def _open(store: str | None) -> Store:
+def open_named(store: str | None) -> Store:
+    """The store that a person named: a URL, or a folder.
+
+    Raises:
+        ConfigError: None was, or none of this kind is known.
+    """
     if not store:
         raise ConfigError("STORE", "store", "a folder or URL here, or in EVAC_STORE")
     if "://" in store:

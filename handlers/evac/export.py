@@ -1,0 +1,248 @@
+"""`evac export`: one generation, or its weights, as a directory that others read.
+
+Plain DCP, which stock `dcp.load` reads and this needs no torch for, or safetensors. Every byte is
+compared with its checksum on the way; the directory is written aside and takes its name when it is
+whole and on the disk. No more is in memory than a few chunks, or one tensor.
+"""
+
+import argparse
+import asyncio
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from evac import human
+from evac.commit import GenerationStatus, State, chunk_sums, jobs, survey
+from evac.commit.judge import pending_name
+from evac.commit.reading import Loaded, load
+from evac.errors import ConfigError, GenerationError
+from evac.generation import METADATA, WEIGHTS, Generation
+from evac.inspect import NEWEST, Progress, open_named
+from evac.manifest import CHUNK, FULL, File
+from evac.store import Store
+
+DCP, SAFETENSORS = "dcp", "safetensors"
+_BUFFER = 4 * CHUNK
+_SHARD = 5_000_000_000
+
+DESCRIPTION = """\
+Write a generation, or its weights alone, to a new directory.
+
+  --format dcp           what torch.distributed.checkpoint.load reads, at any world size
+  --format safetensors   the weights: what lies under the key 'model', whole tensors; needs torch
+
+Every checksum is compared on the way. The directory appears when all of it is there.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `evac export`."""
+    parser.add_argument(
+        "store",
+        nargs="?",
+        default=os.environ.get("EVAC_STORE"),
+        metavar="STORE",
+        help="a store's URL, or a folder (default: EVAC_STORE)",
+    )
+    parser.add_argument("--to", type=Path, required=True, help="the directory: it must not exist")
+    parser.add_argument("--job", metavar="PREFIX", help="which one, as `evac ls` names it")
+    parser.add_argument(
+        "--generation",
+        default=NEWEST,
+        metavar="step-N.K",
+        help="which one, as `evac ls` names it (default: the newest complete one)",
+    )
+    parser.add_argument("--format", choices=(DCP, SAFETENSORS), default=DCP)
+    parser.add_argument(
+        "--weights-only",
+        action="store_true",
+        help="without optimizer and the rest; then a generation of which only the weights are "
+        "whole will do, too (safetensors: always)",
+    )
+    parser.add_argument(
+        "--shard-bytes",
+        type=int,
+        default=_SHARD,
+        help=f"safetensors: most bytes of one file (default {_SHARD:,})",
+    )
+    parser.add_argument(
+        "--tied-once",
+        action="store_true",
+        help="safetensors: leave out tensors that equal another one byte for byte, and name them",
+    )
+
+
+def export(args: argparse.Namespace) -> int:
+    """Write the directory; 0 where it is there.
+
+    Raises:
+        ConfigError: No such store or job, a directory that exists, torch that does not.
+        GenerationError: Nothing is whole, or a byte is not what was written.
+        StoreError: The store cannot be read.
+    """
+    to: Path = args.to.absolute()
+    if to.exists():
+        raise ConfigError("--to", str(to), "a directory that does not exist yet")
+    if args.shard_bytes < 1:
+        raise ConfigError("--shard-bytes", str(args.shard_bytes), "at least 1")
+    weights = args.weights_only or args.format == SAFETENSORS
+    store = open_named(args.store)
+    job, status = asyncio.run(_choose(store, args.job, args.generation, weights=weights))
+    to.parent.mkdir(parents=True, exist_ok=True)
+    aside = Path(tempfile.mkdtemp(prefix=f".{to.name}.", dir=to.parent))
+    try:
+        if args.format == SAFETENSORS:
+            said = _safetensors(store, job, status, aside, args)
+        else:
+            said = asyncio.run(_dcp(store, job, status, aside, weights=weights))
+        aside.chmod(0o777 & ~_umask())
+        for folder in (aside / WEIGHTS, aside):
+            if folder.is_dir():
+                _sync(folder)
+        aside.rename(to)
+        _sync(to.parent)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+    sys.stdout.write(f"{job}/{status.generation.directory}: {said}, in {to}\n")
+    return 0
+
+
+async def _choose(
+    store: Store, job: str | None, wanted: str, *, weights: bool
+) -> tuple[str, GenerationStatus]:
+    """The generation to write, and the job whose it is."""
+    prefixes = (job.strip("/"),) if job else await jobs(store)
+    if len(prefixes) != 1:
+        expected = f"one of {', '.join(prefixes)}" if prefixes else "a store with generations"
+        raise ConfigError("--job", job or "none", expected)
+    generation = None if wanted == NEWEST else Generation.parse(wanted)
+    if generation is None and wanted != NEWEST:
+        raise ConfigError("--generation", wanted, "a name like step-1200.3, or newest")
+    for status in await survey(store, prefixes[0]):
+        whole = status.state is State.COMPLETE and (status.kind == FULL or weights)
+        if generation in (None, status.generation) and whole:
+            return prefixes[0], status
+    reason = "none is whole; `evac ls` says why" if generation is None else "it is not whole"
+    raise GenerationError(f"{prefixes[0]}/{wanted}", reason)
+
+
+@dataclass(frozen=True)
+class _Plain:
+    """What a plain DCP directory is made of."""
+
+    folder: str
+    files: Sequence[File]
+    metadata: bytes
+
+
+async def _dcp(
+    store: Store, job: str, status: GenerationStatus, aside: Path, *, weights: bool
+) -> str:
+    plain = await _parts(store, job, status.generation, WEIGHTS if weights else FULL)
+    progress = Progress(f"{job} {status.generation.directory}", sum(f.nbytes for f in plain.files))
+    try:
+        for one in plain.files:
+            path = aside / one.name
+            path.parent.mkdir(exist_ok=True)
+            await _copy(store, f"{plain.folder}/{one.name}", one, path, progress)
+    finally:
+        progress.close()
+    _write(aside / METADATA, plain.metadata)
+    nbytes = sum(one.nbytes for one in plain.files)
+    return f"{human.size(nbytes)} as DCP" + (", weights only" if weights else "")
+
+
+async def _parts(store: Store, job: str, generation: Generation, kind: str) -> _Plain:
+    loaded = await load(store, job, generation, kind)
+    manifests = loaded.manifests
+    if not loaded.lacks_only_metadata or not manifests:
+        raise GenerationError(loaded.folder, f"its {kind} files do not lie apart, or are not whole")
+    one = next(iter(manifests.values()))
+    if not one.metadata_nbytes:
+        raise GenerationError(loaded.folder, "holds no checkpoint of torch")
+    metadata = await store.get(_metadata_key(loaded, one.metadata_sha256))
+    if hashlib.sha256(metadata).hexdigest() != one.metadata_sha256:
+        raise GenerationError(loaded.folder, f"SHA-256 of {METADATA} does not match")
+    files = [file for manifest in manifests.values() for file in manifest.files]
+    return _Plain(loaded.folder, files, metadata)
+
+
+def _metadata_key(loaded: Loaded, sha256: str) -> str:
+    """Of weights in a whole generation it may lie there under its other name alone."""
+    name = METADATA if METADATA in loaded.files else pending_name(sha256)
+    return f"{loaded.folder}/{name}"
+
+
+async def _copy(
+    store: Store, key: str, one: File, path: Path, progress: Callable[[int], None]
+) -> None:
+    buffer = bytearray(min(_BUFFER, one.nbytes))
+    with path.open("wb") as file:
+        for start in range(0, one.nbytes, _BUFFER):
+            with memoryview(buffer)[: min(_BUFFER, one.nbytes - start)] as into:
+                got = await store.read(key, start, into)
+                if got < into.nbytes:
+                    raise GenerationError(key, f"ends at byte {start + got} of {one.nbytes}")
+                first = start // CHUNK
+                sums = chunk_sums(into)
+                if sums != one.crc32c[first : first + len(sums)]:
+                    raise GenerationError(key, f"CRC-32C differs from byte {start} on")
+                file.write(into)
+                progress(into.nbytes)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _safetensors(
+    store: Store,
+    job: str,
+    status: GenerationStatus,
+    aside: Path,
+    args: argparse.Namespace,
+) -> str:
+    try:
+        from evac.torch.reader_bodies import Contents, look
+        from evac.torch.weights_file import Weights
+    except ModuleNotFoundError as error:
+        cure = "pip install 'evac[torch]', or --format dcp"
+        raise ConfigError("--format", f"safetensors without {error.name}", cure) from error
+    contents = look(store.url, job, status.generation, status.kind or FULL)
+    if not isinstance(contents, Contents):
+        raise GenerationError(contents[0].key, contents[0].reason)
+    weights = Weights(store.url, str(status.generation), contents)
+    progress = Progress(f"{job} {status.generation.directory}", weights.nbytes)
+    try:
+        tied = weights.write(aside, shard=args.shard_bytes, once=args.tied_once, progress=progress)
+    finally:
+        progress.close()
+    said = [f"{human.size(weights.nbytes)} of weights as safetensors"]
+    said += [f"{one} left out, tied to {other}" for one, other in tied.items()]
+    said += [f"{one} left out, no tensor" for one in weights.left_out]
+    return "; ".join(said)
+
+
+def _write(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
