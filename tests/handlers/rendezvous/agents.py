@@ -28,7 +28,6 @@ class Job:
         backend: str = "evac",
         conf: Mapping[str, object] | None = None,
         max_restarts: int = 0,
-        steps: int = 1_000_000,
         pause: float = 0.05,
         port: int | None = None,
         run: str = "run",
@@ -41,7 +40,7 @@ class Job:
         self.endpoint = f"127.0.0.1:{self.port}"
         self.agents: dict[str, subprocess.Popen[bytes]] = {}
         self._nnodes, self._backend, self._max_restarts = nnodes, backend, max_restarts
-        self._conf, self._steps, self._pause = dict(conf or {}), steps, pause
+        self._conf, self._pause = dict(conf or {}), pause
         self._env = dict(env or {})
 
     # --- nodes -----------------------------------------------------------------------------
@@ -68,7 +67,6 @@ class Job:
             str(self.script),
             str(self.folder),
             node,
-            str(self._steps),
             str(self._pause),
         ]
         env = {
@@ -93,6 +91,10 @@ class Job:
         for pid in (self.agents[node].pid, *children(self.agents[node].pid)):
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
+
+    def finish(self) -> None:
+        """Let the workers end well, all after the same step."""
+        (self.folder / "finish").touch()
 
     def ended(self, node: str, seconds: float = PATIENCE_SECONDS) -> int:
         """Exit code of a node's agent, once it has ended."""

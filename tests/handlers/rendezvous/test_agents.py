@@ -79,7 +79,7 @@ def in_order(job: Job) -> None:
 
 
 def test_three_become_two_and_three_again_and_finish(start: Start, store_port: int) -> None:
-    job = start(port=store_port, steps=300, pause=0.02)
+    job = start(port=store_port, pause=0.02)
     before = now()
 
     depart(place(job), "a")
@@ -89,13 +89,14 @@ def test_three_become_two_and_three_again_and_finish(start: Start, store_port: i
     before = now()
     job.start("d", is_host=0)
     job.trains("bcd", after=before)
+    job.finish()
     assert [job.ended(node) for node in "bcd"] == [0, 0, 0]
     assert job.restarts() == 0
     in_order(job)
 
 
 def test_the_host_gets_a_notice_and_is_killed_at_once(start: Start) -> None:
-    job = start(steps=10_000)
+    job = start()
     before = now()
 
     depart(place(job), "a")

@@ -289,7 +289,7 @@ def test_a_store_that_dies_stops_nobody_who_works() -> None:
 def test_departures_at_random_leak_nothing(store: Address, seed: int) -> None:
     """3 to 2 to 3, over and over; then as few threads, files and keys as before."""
     chance = random.Random(seed)
-    rounds = 50 if NIGHTLY else 10
+    rounds = 50 if NIGHTLY else 5
     nodes = list(start(store, "abc").values())
     depart(store, nodes[0].name)
     until("warm", work_together(nodes[1:]))

@@ -6,7 +6,6 @@ was lost or done twice shows.
 
 import json
 import os
-import signal
 import sys
 import time
 from datetime import timedelta
@@ -17,12 +16,7 @@ import torch.distributed as dist
 
 
 def main() -> None:
-    folder, node, steps, pause = (
-        Path(sys.argv[1]),
-        sys.argv[2],
-        int(sys.argv[3]),
-        float(sys.argv[4]),
-    )
+    folder, node, pause = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
     log = os.open(folder / "events.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     about = {
         "node": node,
@@ -39,27 +33,28 @@ def main() -> None:
 
     tell("started")
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
-    saved = folder / "saved"
-    # Only the first rank reads: another's view of the file may be a step older.
-    mine = int(saved.read_text()) if about["rank"] == 0 and saved.exists() else 0
+    # Only the first rank reads: another may see a step less. What it told is what it has done.
+    mine = last_step(folder / "events.jsonl") if about["rank"] == 0 else 0
     step = torch.tensor([mine])
     dist.broadcast(step, 0)
-    while int(step) < steps:
-        one = torch.ones(1)
-        dist.all_reduce(one)
-        assert int(one) == about["world"]
+    while True:
+        first = about["rank"] == 0
+        shared = torch.tensor([1.0, float(first and (folder / "finish").exists())])
+        dist.all_reduce(shared)
+        assert int(shared[0]) == about["world"]
+        if shared[1]:
+            break
         time.sleep(pause)
         step += 1
-        # Both or neither: the agent stops a worker at any time.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        if about["rank"] == 0:
-            aside = folder / "saved.tmp"
-            aside.write_text(str(int(step)))
-            aside.replace(saved)
         tell("step", step=int(step))
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     dist.destroy_process_group()
     tell("finished")
+
+
+def last_step(path: Path) -> int:
+    """The last that a first rank has told of."""
+    events = [json.loads(line) for line in path.read_text().splitlines()]
+    return max((e["step"] for e in events if e["event"] == "step" and e["rank"] == 0), default=0)
 
 
 if __name__ == "__main__":
