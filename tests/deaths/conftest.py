@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.deaths.dying import DEATHS
 from tests.deaths.machine import Machine
+from tests.deaths.moments import MOMENTS
 from tests.deaths.nursery import Nursery
+from tests.matrix import Matrix
 
 
 @pytest.fixture(scope="session")
@@ -57,3 +60,13 @@ class Tally:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Tally())
+    config.pluginmanager.register(
+        Matrix(
+            name="deaths",
+            title="deaths x moments",
+            rows=tuple(DEATHS),
+            columns=(*MOMENTS, "past its TTL"),
+            here=Path(__file__).parent,
+            elsewhere=(),
+        )
+    )

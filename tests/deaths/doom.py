@@ -1,4 +1,4 @@
-"""Kills its own process right before or right after the n-th thing that it does to the world.
+"""Kills (or stops) its own process right before or right after the n-th thing that it does to the world.
 
 Such a thing is a call by which something leaves the process or is taken from a queue of the kernel's: a
 file is written, synced, linked, renamed or removed, a packet is sent or received, memory is made,
@@ -25,7 +25,7 @@ _CALLS = frozenset(
     )
 )  # fmt: skip
 # Functions of ours that reach the world without any call: by a mapping, or by ctypes.
-_OURS = frozenset(("Table._write", "allocate", "warm"))
+_OURS = frozenset(("Table._write", "allocate", "warm", "inspect"))
 _PARTS = ("/evacd/", "/evac/")
 # What opens most files only reads them, or walks to them.
 _OPENS = ("temporary", "read_only")
@@ -39,11 +39,13 @@ class Doom:
         report: A file that is told of boundaries, a line each: ``phase what edge``.
         label: At which of them it dies; "" for none, and then it tells of each.
         nth: And at which of these, from 0.
+        signal: By which; after a SIGSTOP it may go on.
     """
 
     report: str
     label: str = ""
     nth: int = 0
+    signal: int = signal.SIGKILL
 
     def begin(self) -> None:
         """From now on it counts."""
@@ -70,7 +72,7 @@ class Doom:
             os.write(self._told, f"{label}\n".encode())
         elif label == self.label and next(self._count) == self.nth:
             os.write(self._told, f"{label}\n".encode())
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), self.signal)
 
 
 def phase(frame: FrameType | None) -> str:
@@ -99,11 +101,19 @@ def _of_key(key: str, *, deletes: bool) -> str:
         return "probe"
     if deletes and not name.endswith(".pending"):
         return "retention"
-    if name.endswith((".manifest.json", ".pending")):
-        return "commit"
-    return "commit" if name in (".metadata", "evac-job.json") else "flush"
+    for end, found in _OF_NAMES:
+        if name.endswith(end):
+            return found
+    return "flush"
 
 
+# Of the steps of a commit.
+_OF_NAMES = (
+    (".pending", "pending"),
+    (".manifest.json", "manifest"),
+    (".metadata", "metadata"),
+    ("evac-job.json", "marker"),
+)
 # The first that is found on the way up.
 _OF_FILES = (
     ("/workloads/lending.py", "adoption"),

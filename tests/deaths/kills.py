@@ -22,7 +22,10 @@ FLAGS = ("--store-keep", "2")
 STAGES = 2
 SLOTS = 3
 # What has to be struck at every boundary; the others are struck as well, as far as there is time.
-PHASES = ("stage", "flush", "commit", "retention", "adoption", "return")
+PHASES = (
+    *("stage", "flush", "pending", "manifest", "metadata", "marker"),
+    *("retention", "adoption", "return"),
+)
 
 
 @dataclass(frozen=True)
@@ -64,9 +67,9 @@ class Chain:
         self._worker = self._board()
         self.machine.drain(3600.0)
         assert self._worker.do("stage", step=self._next()) == {}
-        until("it is safe", lambda: self._saved(1))
+        until("it is safe", lambda: self.machine.saved(1))
         assert self._worker.do("stage", step=self._next()) == {}
-        until("it is safe", lambda: self._saved(2))
+        until("it is safe", lambda: self.machine.saved(2))
         self.machine.kill()
 
     def boundaries(self) -> list[Aim]:
@@ -98,14 +101,14 @@ class Chain:
         machine.start()
         worker = self._worker_of_life()
         assert worker.do("connect")["connected"]
-        until("the newest is safe", lambda: self._saved(self._step))
+        until("the newest is safe", lambda: self.machine.saved(self._step))
         until("nothing lies aside", lambda: not machine.asides())
         # What nobody thinned out, whoever completes the next one does.
         if self._both:
             self._incarnation += 1
             assert worker.do("reserve", incarnation=self._incarnation) == {}
         assert worker.do("stage", step=self._next()) == {}
-        until("the last is safe", lambda: self._saved(self._step))
+        until("the last is safe", lambda: self.machine.saved(self._step))
         until("old ones are gone", lambda: self._manifests() <= 2)
         assert len(machine.complete()["root/job"]) == 2
         assert self._worker.do("leave") == {}
@@ -142,6 +145,8 @@ class Chain:
             daemon.wait()
             if self._both:
                 worker.kill()
+            else:
+                worker.alone()
         self._check()
 
     def _say(self, worker: Worker, daemon: Child) -> None:
@@ -173,7 +178,7 @@ class Chain:
             if done("stage", step=self._step + 1) is None:
                 return
             self._step += 1
-            until("it is safe", lambda: dead() or self._saved(self._step))
+            until("it is safe", lambda: dead() or self.machine.saved(self._step))
         until("old ones are gone", lambda: dead() or self._manifests() <= 2)
 
     def _reserved(
@@ -191,10 +196,6 @@ class Chain:
         # Until a service manager has read of it, nobody but these two has the memory.
         until("the fd store has its slots", stored)
         return not dead()
-
-    def _saved(self, step: int) -> bool:
-        folders = self.machine.store / "root" / "job"
-        return any(folders.glob(f"step-{step}.*/__0.manifest.json"))
 
     def _manifests(self) -> int:
         return len(list((self.machine.store / "root" / "job").glob("step-*/*.manifest.json")))

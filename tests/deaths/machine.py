@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from evac.commit import State, survey, verify
-from evac.errors import EvacError
+from evac.errors import StoreMissing
 from evac.generation import Generation
-from evac.store import open_store
+from evac.store import Store, open_store
 from tests.agent.daemon.fdstore import Manager
 from tests.agent.daemon.nodes import Node, until
 from tests.agent.daemon.worker import body_of
@@ -19,6 +19,7 @@ from tests.deaths.nursery import Child, Nursery, logs_to
 
 # Small, but not of whole pages.
 NBYTES = 3 * 4096 + 17
+METADATA = "what a reader of DCP would look for"
 
 
 class Silent(Exception):
@@ -28,13 +29,15 @@ class Silent(Exception):
 class Worker:
     """A `worker.py` of the nursery's."""
 
-    def __init__(self, nursery: Nursery, log: Path, **settings: Any) -> None:
+    def __init__(
+        self, nursery: Nursery, log: Path, *, what: str = "worker", **settings: Any
+    ) -> None:
         self.rank: int = settings.get("rank", 0)
         self.job: str = settings["job"]
         here, there = os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC)
         error = logs_to(log)
         self.process = nursery.bear(
-            "worker", [json.dumps(settings)], fds=(), std=(here[0], there[1], error)
+            what, [json.dumps(settings)], fds=(), std=(here[0], there[1], error)
         )
         for fd in (here[0], there[1], error):
             os.close(fd)
@@ -67,6 +70,10 @@ class Worker:
         assert self.do("connect")["connected"]
         assert self.do("reserve", **reservation) == {}
         return self
+
+    def alone(self) -> None:
+        """Wait until it has noticed that its daemon is dead."""
+        until("it has noticed", lambda: not self.do("connect", seconds=0.0)["connected"])
 
     def kill(self) -> None:
         """SIGKILL."""
@@ -134,7 +141,7 @@ class Machine(Node):
 
     def worker(self, job: str = "job", **settings: Any) -> Worker:
         """A workload's process; killed at the end."""
-        settings = {"nbytes": self.nbytes, "run": "run-1", **settings}
+        settings = {"nbytes": self.nbytes, "run": "run-1", "metadata": METADATA, **settings}
         one = Worker(
             self.nursery, self.home / "workers.log", job=job, socket=str(self.socket), **settings
         )
@@ -167,13 +174,19 @@ class Machine(Node):
             if slot["state"] == "complete"
         }
 
-    def silent(self) -> bool:
-        """The daemon is dead, or says nothing."""
-        try:
-            self.status()
-        except EvacError:
-            return True
-        return False
+    def saved(self, step: int, job: str = "job") -> bool:
+        """Its manifest and `.metadata` are there."""
+        folder = self.store / "root" / job
+        return any(
+            found.with_name("__0.manifest.json").exists()
+            for found in folder.glob(f"step-{step}.*/.metadata")
+        )
+
+    def stopped(self) -> bool:
+        """The daemon has stopped itself."""
+        assert self.process
+        stat = Path(f"/proc/{self.process.pid}/stat").read_text()
+        return stat.rpartition(")")[2].split()[0] == "T"
 
     def close(self) -> None:
         """All processes gone."""
@@ -194,14 +207,35 @@ async def _complete(
         if prefix.startswith("evac-probe"):
             continue
         found[prefix] = []
-        for status in await survey(store, prefix):
-            if status.state is not State.COMPLETE:
-                continue
-            assert await verify(store, prefix, status.generation) == (), status
-            bodies = list((folder / status.generation.directory).glob("part*.bin"))
-            assert bodies, status
-            for body in bodies:
-                rank = int(body.stem.removeprefix("part"))
-                assert body.read_bytes() == body_of(rank, status.generation.step, nbytes), body
-            found[prefix].append(status.generation)
+        for generation in await whole(store, prefix):
+            wrong = await _wrong(store, prefix, generation, nbytes)
+            if not wrong:
+                found[prefix].append(generation)
+            else:
+                # Unless it was thinned out while it was read.
+                assert generation not in await whole(store, prefix), wrong
     return found
+
+
+async def whole(store: Store, prefix: str) -> list[Generation]:
+    """What a reader calls complete, newest first."""
+    statuses = await survey(store, prefix)
+    return [one.generation for one in statuses if one.state is State.COMPLETE]
+
+
+async def _wrong(store: Store, prefix: str, generation: Generation, nbytes: int) -> str:
+    """What is not as it was staged; "" where all is."""
+    problems = await verify(store, prefix, generation)
+    if problems:
+        return str(problems)
+    here = f"{prefix}/{generation.directory}"
+    try:
+        if await store.get(f"{here}/.metadata") != METADATA.encode():
+            return f"{here}: .metadata"
+        for key in [one.key for one in await store.list(here) if one.key.endswith(".bin")]:
+            rank = int(Path(key).stem.removeprefix("part"))
+            if await store.get(key) != body_of(rank, generation.step, nbytes):
+                return key
+    except StoreMissing as error:
+        return str(error)
+    return ""

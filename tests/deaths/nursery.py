@@ -6,6 +6,7 @@ memory, fds and end, and with a new process group, so that nothing of the test's
 """
 
 import array
+import ctypes
 import importlib
 import json
 import os
@@ -20,6 +21,8 @@ from threading import Lock
 from typing import Any
 
 _FIRST = 3
+# linux/sched.h and linux/prctl.h
+_NEWPID, _PR_SET_PDEATHSIG = 0x20000000, 1
 _OUT_OF_THE_WAY = 600
 _MOST = 200
 _NEEDED = ("evac", "evacd.cli", "evacd.daemon", "tests.agent.daemon.worker", "tests.deaths.doom")
@@ -90,7 +93,8 @@ class Nursery:
         """A new process.
 
         Args:
-            what: ``daemon`` or ``worker``.
+            what: ``daemon``, ``worker`` or ``contained``: a worker in a pid namespace, of which
+                the process that is returned is the parent.
             arguments: Of its command line.
             fds: That it gets as 3, 4 and so on.
             std: Its standard input, output and error.
@@ -134,6 +138,8 @@ def _raise(what: str, request: dict[str, Any], fds: list[int]) -> None:
                 Doom(**request["doom"]).begin()
             code = main(request["arguments"])
         else:
+            if what == "contained":
+                _contain()
             from tests.agent.daemon import worker
 
             sys.argv = ["worker", *request["arguments"]]
@@ -148,6 +154,19 @@ def _raise(what: str, request: dict[str, Any], fds: list[int]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _contain() -> None:
+    """Go on as a process of a pid namespace, which goes with the process that this one was."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(_NEWPID) != 0:
+        raise OSError(ctypes.get_errno(), "unshare")
+    for _ in range(2):
+        if (child := os.fork()) != 0:
+            os.closerange(0, _OUT_OF_THE_WAY)
+            os.waitpid(child, 0)
+            os._exit(0)
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def main(door: socket.socket) -> None:

@@ -4,10 +4,13 @@ Each line is a JSON object with "do"; each is answered by one line. Bodies are m
 step, so that a test can tell which generation a file holds.
 """
 
+import ctypes
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable
+from threading import Thread
 from typing import Any
 
 import evac
@@ -23,6 +26,15 @@ def body_of(rank: int, step: int, nbytes: int) -> bytes:
     return (pattern * (nbytes // len(pattern) + 1))[:nbytes]
 
 
+def eat(fifo: str) -> None:
+    """Take all memory that there is, once somebody opens the *fifo* to write."""
+    with open(fifo) as told:
+        told.read()
+    taken = [b"x" * (1 << 26)]
+    while True:
+        taken.append(b"x" * (1 << 26))
+
+
 class Worker:
     """One workload."""
 
@@ -31,6 +43,9 @@ class Worker:
         self.rank: int = settings.get("rank", 0)
         self.behave: str = settings.pop("behave", "save")
         self.file: str = settings.pop("file", "")
+        self.metadata: bytes = settings.pop("metadata", "").encode()
+        if hog := settings.pop("hog", ""):
+            Thread(target=eat, args=(hog,), daemon=True).start()
         self.client: Client = evac.connect(**settings)
         self.slot: SlotMemory | None = None
         if settings.get("mode") == "callback":
@@ -82,7 +97,18 @@ class Worker:
         assert slot is not None
         body = body_of(self.rank, step, self.nbytes)
         slot.memory[PAGE : PAGE + len(body)] = body
-        slot.complete(Header(SlotState.COMPLETE, self.incarnation, step, len(body)))
+        end = PAGE + aligned(len(body))
+        slot.memory[end : end + len(self.metadata)] = self.metadata
+        slot.complete(
+            Header(
+                SlotState.COMPLETE,
+                self.incarnation,
+                step,
+                len(body),
+                metadata_offset=end if self.metadata else 0,
+                metadata_nbytes=len(self.metadata),
+            )
+        )
         self.client.staged(slot, step)
         return {}
 
@@ -109,6 +135,18 @@ class Worker:
     def state(self) -> dict[str, Any]:
         """What the client knows of itself."""
         return {"connection": self.client.connection, "refusals": self.client.refusals}
+
+    def hang(self) -> dict[str, Any]:
+        """Wait for somebody who never comes, as in a collective; never answers."""
+        os.read(os.pipe()[0], 1)
+        return {}
+
+    def fork(self) -> dict[str, Any]:
+        """A child that keeps all it inherits, and of which Python knows nothing; its pid."""
+        child = ctypes.CDLL(None).fork()
+        while child == 0:
+            signal.pause()
+        return {"child": child}
 
     def order(self) -> dict[str, Any]:
         """The running order, as this workload knows it."""
