@@ -1,0 +1,65 @@
+"""Hugging Face's Trainer, killed and resumed to the bit."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.handlers.torch.training import digest, wait_committed
+from tests.integration.examples.runs import end_here, proven, report
+
+STEPS, KILLED = 16, 7  # 12 steps are an epoch
+
+
+def train(rank: int, world: int, folder: str, kill_after: int) -> None:
+    torch.set_num_threads(1)
+    if world > 1:
+        where = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
+        # The ranks meet in a file; accelerate wants to see an address all the same.
+        os.environ.update(where, MASTER_ADDR="127.0.0.1", MASTER_PORT="1", GLOO_SOCKET_IFNAME="lo")
+        torch.distributed.init_process_group(
+            "gloo",
+            init_method=f"file://{folder}/meet{kill_after}",
+            rank=rank,
+            world_size=world,
+        )
+    from transformers import TrainerCallback
+
+    from integration.examples import huggingface
+
+    store = f"file://{folder}/store"
+    losses: dict[int, str] = {}
+    seen: list[torch.Tensor] = []
+
+    class Watch(TrainerCallback):
+        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            kwargs["model"].register_forward_hook(
+                lambda _module, _inputs, output: seen.append(output.loss.detach().clone())
+            )
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            losses[state.global_step] = digest(seen)
+            seen.clear()
+            if state.global_step == kill_after:
+                wait_committed(store, kill_after, job="example-hf")
+                end_here()
+
+    trainer = huggingface.train(f"{folder}/out", STEPS, Watch(), store=store, every=KILLED)
+    assert trainer.model is not None
+    assert trainer.optimizer is not None
+    assert trainer.lr_scheduler is not None
+    state = [trainer.model.state_dict(), trainer.optimizer.state_dict()]
+    report(rank, folder, losses, digest([*state, trainer.lr_scheduler.state_dict()]))
+    if world > 1:
+        torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_a_killed_and_resumed_trainer_equals_an_uninterrupted_one_to_the_bit(
+    tmp_path: Path, world: int
+) -> None:
+    pytest.importorskip("transformers")
+
+    proven(train, tmp_path, killed=KILLED, world=world)
