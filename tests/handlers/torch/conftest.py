@@ -4,6 +4,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.handlers.torch.cells import KILLS, WORLDS
+from tests.matrix import Matrix
+
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
@@ -22,3 +25,16 @@ def no_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def store(tmp_path: Path) -> str:
     return f"file://{tmp_path}/store"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(
+        Matrix(
+            name="kills",
+            title="state x kill: resumed to the bit",
+            rows=tuple(WORLDS),
+            columns=KILLS,
+            here=Path(__file__).parent,
+            elsewhere=(),
+        )
+    )

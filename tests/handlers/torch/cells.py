@@ -1,0 +1,14 @@
+"""The table of state x kill: how training is spread, and where in a step it is killed."""
+
+from types import MappingProxyType
+
+ONE, DDP, FSDP = "one rank", "DDP", "FSDP2"
+WORLDS = MappingProxyType({ONE: 1, DDP: 2, FSDP: 2})
+FORWARD, BACKWARD, COLLECTIVE = "forward", "backward", "collective"
+# Amid the copy into a slot; amid this process's own commit.
+STAGING, FLUSH = "staging", "flush"
+KILLS = (FORWARD, BACKWARD, COLLECTIVE, STAGING, FLUSH)
+# One rank alone has no collective.
+CELLS = tuple(
+    (state, kill) for state in WORLDS for kill in KILLS if (state, kill) != (ONE, COLLECTIVE)
+)
