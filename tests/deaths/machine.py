@@ -5,6 +5,7 @@ import json
 import os
 import socket
 from collections.abc import Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,7 @@ class Machine(Node):
         self.nbytes = nbytes
         self.workers: list[Worker] = []
         self._daemons: list[Child] = []
+        self._numbers = count()
 
     def begin(self, **doom: Any) -> Child:
         """A daemon, with all that was kept for it; it may not listen yet."""
@@ -125,7 +127,7 @@ class Machine(Node):
 
     def _heard_out(self) -> None:
         """The fd store has taken all that the daemon before has said."""
-        word = f"X-SYNC={len(self._daemons)}"
+        word = f"X-SYNC={next(self._numbers)}"
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.sendto(word.encode(), str(self.manager.path))
         with self.manager.changed:
@@ -147,6 +149,12 @@ class Machine(Node):
         )
         self.workers.append(one)
         return one
+
+    def reap(self) -> None:
+        """Forget daemons that are dead."""
+        for child in self._daemons:
+            child.close()
+        self._daemons.clear()
 
     def complete(self) -> dict[str, list[Generation]]:
         """What a reader calls complete, by prefix, newest first; every bit of it is right.
