@@ -15,7 +15,13 @@ ROWS = (
     *("disk full", "EIO", "read-only", "403", "404", "429", "500", "503", "slow", "reset"),
     *("half a body", "half an answer", "answer lost", "keys expire", "no name", "nobody there"),
     *("wall clock wrong", "deadline now 0", "cancelled", "killed", "left behind", "zombie"),
-    *("bit flip on its way", "bit flip in store", "bit flip in memory", "fds and threads"),
+    *(
+        "stale ack",
+        "bit flip on its way",
+        "bit flip in store",
+        "bit flip in memory",
+        "fds and threads",
+    ),
 )
 COLUMNS = ("file", "s3", "gs", "az", "evac")
 
