@@ -256,10 +256,8 @@ class Daemon:
             http.port,
             metrics=self._metrics.text,
             content_type=CONTENT_TYPE,
-            healthy=lambda: healthy(
-                self._vitals(), now=self._clock.monotonic(), deaf_limit=http.degraded_seconds
-            ),
-            ready=lambda: ready(self._vitals()),
+            healthy=lambda: healthy(self._vitals(), now=self._clock.monotonic()),
+            ready=lambda: ready(self._vitals(), deaf_limit=http.degraded_seconds),
         ) as self._served:
             yield
 

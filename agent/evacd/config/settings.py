@@ -288,7 +288,7 @@ class HttpConfig:
         address: To listen on.
         port: 0 takes a free one.
         degraded_seconds: Seconds that a source of certain notices may go without an answer
-            before ``/healthz`` fails.
+            before ``/readyz`` fails.
     """
 
     enabled: bool = setting(
@@ -299,7 +299,7 @@ class HttpConfig:
     degraded_seconds: float = setting(
         kinds.number("seconds", 0, above=True),
         120.0,
-        "seconds that a source of certain notices may be without an answer before /healthz fails",
+        "seconds that a source of certain notices may be without an answer before /readyz fails",
     )
 
 

@@ -61,26 +61,30 @@ class Verdict:
         return not any(self.parts.values())
 
 
-def healthy(vitals: Vitals, *, now: float, deaf_limit: float) -> Verdict:
+def healthy(vitals: Vitals, *, now: float) -> Verdict:
     """Would a restart help?
 
-    Args:
-        deaf_limit: Seconds that a source may go without an answer.
+    A source that does not answer is no reason: what is staged would be lost on every node of a
+    cluster whose API server is away for a few minutes, and no restart brings that back.
     """
     return Verdict(
         {
             "loop": _loop(vitals.pulse, now),
             "tasks": f"ended: {', '.join(vitals.dead)}" if vitals.dead else "",
-            "sources": ", ".join(str(each) for each in vitals.deaf if each.seconds > deaf_limit),
         }
     )
 
 
-def ready(vitals: Vitals) -> Verdict:
-    """Can workloads count on it by now?"""
+def ready(vitals: Vitals, *, deaf_limit: float) -> Verdict:
+    """Can workloads count on it by now?
+
+    Args:
+        deaf_limit: Seconds that a source may go without an answer.
+    """
+    deaf = ", ".join(str(each) for each in vitals.deaf if each.seconds > deaf_limit)
     sockets = "" if vitals.sockets else "not listening yet"
     stores = ", ".join(f"{name}: {why}" for name, why in vitals.stores.items())
-    return Verdict({"sockets": sockets, "sources": vitals.waiting, "store": stores})
+    return Verdict({"sockets": sockets, "sources": vitals.waiting or deaf, "store": stores})
 
 
 def _loop(pulse: Pulse | None, now: float) -> str:

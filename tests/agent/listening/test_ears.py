@@ -5,6 +5,7 @@ from structlog.testing import capture_logs
 from evacd.facts import Cancelled, Confidence, Notice, Noticed, Probe, Quiet, Unknown
 from evacd.health import Deaf
 from evacd.listening import Ears
+from evacd.report.vitals import Pulse, Vitals, healthy, ready
 from tests.agent.listening.scripted import Count
 from tests.agent.notice.hearing import MovedClock
 
@@ -201,3 +202,18 @@ def test_silence_ends_with_any_word_and_not_with_a_good_one_alone() -> None:
     assert scene.ears.silence("a") == 0.0
     scene.clock.now += 30.0
     assert scene.ears.silence("a") == 30.0
+
+
+def test_an_api_server_that_is_down_for_ten_minutes_restarts_no_daemon() -> None:
+    """The kubelet of every node asks the same page: what is staged would be lost on all of them."""
+    scene = Scene()
+    for source in ("node", "aws/spot"):
+        scene.ears.expect(source)
+        scene.ears.hear(Quiet(source))
+    for _ in range(60):
+        scene.clock.now += 10.0
+        scene.ears.hear(Unknown("node", "no connection", "is the API server up?"))
+    vitals = Vitals(Pulse(scene.clock.now), deaf=scene.ears.deaf(), sockets=True)
+
+    assert healthy(vitals, now=scene.clock.now).good
+    assert "node: no answer for 590 s" in ready(vitals, deaf_limit=120.0).parts["sources"]
