@@ -13,6 +13,7 @@ from collections.abc import Callable
 import structlog
 
 from evacd.clock import Clock
+from evacd.workloads.guard import start
 from evacd.workloads.job import Workload
 from evacd.workloads.peer import alive
 from evacd.workloads.session import Session
@@ -91,7 +92,7 @@ class Deaths:
     def _ended(self, workload: Workload) -> None:
         self._unwatch(workload.id)
         self._dying[workload.id] = asyncio.Event()
-        self._tasks.create_task(self._bury(workload))
+        start(self._tasks, self._bury(workload))
 
     async def _bury(self, workload: Workload) -> None:
         if not await self._hear_out(workload):

@@ -39,6 +39,7 @@ from evacd.clock import Clock
 from evacd.workloads.aboard import Aboard
 from evacd.workloads.cgroup import Stray
 from evacd.workloads.deaths import Deaths
+from evacd.workloads.guard import start
 from evacd.workloads.happenings import Denied, Died, Dropped, Happening, Joined, Left
 from evacd.workloads.job import Process, Workload
 from evacd.workloads.lending import Lending
@@ -185,7 +186,7 @@ class Desk:
             case Register():
                 # It is deaf meanwhile, and takes no seat: all of that happens in one go afterwards.
                 session.link.pause()
-                self._tasks.create_task(self._prepare(session, message, re))
+                start(self._tasks, self._prepare(session, message, re), session)
             case AskStatus():
                 self._tell_status(session, re)
             case Save():

@@ -7,13 +7,16 @@ is released, or until its borrower's connection ends.
 import asyncio
 import json
 import os
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 
 import structlog
 
 from evac.generation import Generation
 from evac.wire import Adopted, Lent
+from evacd.workloads.checksums import Sums
+from evacd.workloads.guard import start
 from evacd.workloads.job import Slot, Workload
 from evacd.workloads.memory import read_only, sealed_bytes
 from evacd.workloads.policy import Refusal
@@ -34,11 +37,17 @@ class Lending:
         self._roster = roster
         self._staging = staging
         self._lent: dict[Session, dict[int, Slot]] = {}
+        # Who is still being told of the slots that it asked for last.
+        self._adopting: set[Session] = set()
 
     def adopt(
         self, session: Session, workload: Workload, re: int | None, tasks: asyncio.TaskGroup
     ) -> None:
         """Answers by a `Lent` each and `Adopted`, or by `Refuse`; meanwhile it is deaf."""
+        if session in self._adopting:
+            # What is heard of a process that ended is not stopped by its being deaf.
+            session.refuse("the adoption before this one is still being answered", re)
+            return
         found = self._found(workload)
         if isinstance(found, Refusal):
             session.deny("adopt", found.reason, re)
@@ -47,11 +56,12 @@ class Lending:
         lent = self._lent.setdefault(session, {})
         mine = []
         for slot in found:
-            lent[workload.numbers] = slot
-            mine.append((workload.numbers, slot))
-            workload.numbers += 1
+            number, workload.numbers = workload.numbers, workload.numbers + 1
+            lent[number] = slot
+            mine.append(self._loan(number, slot))
+        self._adopting.add(session)
         session.link.pause()
-        tasks.create_task(self._lend(session, workload, mine, re))
+        start(tasks, self._lend(session, workload, mine, re), session)
 
     def release(self, session: Session, number: int) -> bool:
         """A borrower is done with one; False where it had not borrowed it."""
@@ -89,42 +99,44 @@ class Lending:
         self,
         session: Session,
         workload: Workload,
-        slots: list[tuple[int, Slot]],
+        loans: list["_Loan"],
         re: int | None,
     ) -> None:
         try:
-            for number, slot in slots:
+            for loan in loans:
                 # A borrower that reads slowly is no reason to drop it, nor to open its fds ahead.
                 await session.link.drained.wait()
-                fd = read_only(self._staging.regions.region(slot).fd)
+                fd = read_only(self._staging.regions.region(loan.slot).fd)
                 try:
-                    session.reply(Lent(number, slot.nbytes), re, fd)
+                    session.reply(Lent(loan.number, loan.slot.nbytes), re, fd)
                 finally:
                     os.close(fd)
-            told = [await self._told(number, slot) for number, slot in slots]
-            document = json.dumps({"slots": told}).encode()
+            await _summed(loans)
+            document = json.dumps({"slots": [one.shown() for one in loans]}).encode()
             fd = sealed_bytes(document)
             try:
-                session.reply(Adopted(len(slots), len(document)), re, fd)
+                session.reply(Adopted(len(loans), len(document)), re, fd)
             finally:
                 os.close(fd)
         except OSError as error:
             session.refuse(f"nothing can be lent: {error.strerror}", re)
         else:
             log.info(
-                "memory.lent", unit=workload.unit, rank=workload.rank, slots=len(slots),
-                nbytes=sum(slot.nbytes for _, slot in slots),
+                "memory.lent", unit=workload.unit, rank=workload.rank, slots=len(loans),
+                nbytes=sum(one.slot.nbytes for one in loans),
             )  # fmt: skip
         finally:
+            self._adopting.discard(session)
             if session.link.closed:
                 self.gone(session)
             session.link.resume()
 
-    async def _told(self, number: int, slot: Slot) -> dict[str, object]:
+    def _loan(self, number: int, slot: Slot) -> "_Loan":
+        """What is told of a slot, as it is now: later it may be another generation's."""
         generation, shape = slot.generation, slot.shape
         found = self._staging.found(slot)
         assert generation is not None
-        return {
+        told: dict[str, object] = {
             "slot": number,
             "rank": slot.owner.rank,
             "world": shape.world,
@@ -136,20 +148,30 @@ class Lending:
             "body_nbytes": slot.body_nbytes,
             "files": [asdict(one) for one in found.files],
             "weights_metadata_nbytes": len(found.weights_metadata),
-            "crc32c": await self._sums(slot),
         }
+        return _Loan(number, slot, told, self._staging.regions.sums(slot))
 
-    async def _sums(self, slot: Slot) -> list[int | None]:
-        sums = self._staging.regions.sums(slot)
-        if sums is None:
-            return []
-        if sums.ready < sums.total:
-            try:
-                async with asyncio.timeout(_SUMS_SECONDS):
-                    return list(await sums.all())
-            except TimeoutError:
-                pass
-        return sums.known()
+
+@dataclass(frozen=True, eq=False)
+class _Loan:
+    """One slot that is lent, and what there was to be told of it when it was."""
+
+    number: int
+    slot: Slot
+    told: Mapping[str, object]
+    sums: Sums | None
+
+    def shown(self) -> dict[str, object]:
+        return {**self.told, "crc32c": self.sums.known() if self.sums is not None else []}
+
+
+async def _summed(loans: Sequence[_Loan]) -> None:
+    """Until all is summed, or it has taken too long: of all slots together, for one waits for them."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_SUMS_SECONDS):
+            for one in loans:
+                if one.sums is not None and one.sums.ready < one.sums.total:
+                    await one.sums.all()
 
 
 def _complete(members: list[Workload]) -> Iterator[tuple[Generation, Slot]]:

@@ -43,14 +43,17 @@ def reopen(ledger: Ledger, workload: Workload, record: SlotRecord) -> Slot:
 
 
 def handed_back(workload: Workload, slot: Slot, *, held: bool) -> None:
-    """Its owner still has it, and may be writing to it."""
+    """Its owner still has it, and may be writing to it.
+
+    What is complete stays so, whatever its owner says: it may be lent, or on its way to a store.
+    """
     if workload.resuming is not None:
         workload.resuming.add(slot.number)
     workload.shape = slot.shape
     slot.reservation = workload.reservation
-    if held:
-        slot.state, slot.generation, slot.body_nbytes = SlotState.WRITING, None, 0
-    elif slot.state is SlotState.WRITING:
+    if held and slot.state is SlotState.FREE and not slot.holds:
+        slot.state = SlotState.WRITING
+    elif not held and not slot.holds and slot.state is SlotState.WRITING:
         slot.state = SlotState.FREE
 
 

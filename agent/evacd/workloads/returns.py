@@ -14,6 +14,7 @@ from evac.segment import SlotState as HeaderState
 from evac.wire import Accepted, HandBack
 from evacd.clock import Clock
 from evacd.workloads import returning
+from evacd.workloads.guard import start
 from evacd.workloads.happenings import Happening, StagedOne
 from evacd.workloads.inspection import Inspection, inspect
 from evacd.workloads.job import Process, Slot, SlotState, Workload
@@ -130,19 +131,21 @@ class Returns:
             session.deny("hand-back", found.reason, re)
             return
         slot, known = found
-        returning.handed_back(workload, slot, held=message.held)
-        if message.held:
+        # What the daemon before took for complete is looked at first: it may be just that.
+        held = message.held and (known is None or known.state is not SlotState.COMPLETE)
+        returning.handed_back(workload, slot, held=held)
+        if slot.state is SlotState.WRITING:
             self._staging.written_anew(slot)
         self._staging.note(slot)
         session.link.pause()
         self._staging.begin_reading(slot)
-        tasks.create_task(self._finish(session, slot, message, re, known))
+        start(tasks, self._finish(session, slot, message, re, known), session)
 
     def last_look(self, workload: Workload, tasks: asyncio.TaskGroup) -> None:
         """Its process has ended before it could tell this daemon anything; its headers may tell."""
         for slot in [one for one in workload.slots.values() if one.state is SlotState.WRITING]:
             self._staging.begin_reading(slot)
-            tasks.create_task(self._look_once(slot))
+            start(tasks, self._look_once(slot))
 
     def sweep(self, now: float) -> None:
         """Wait no longer for memory whose process has ended."""
@@ -266,7 +269,7 @@ class Returns:
         workload = slot.owner
         try:
             found = None
-            if not message.held and slot.state is not SlotState.COMPLETE:
+            if slot.state is SlotState.FREE:
                 found = await self._whole(slot, record, finished=False)
             if slot.condemned:
                 session.refuse(f"slot {slot.number} was given up", re)
@@ -274,6 +277,9 @@ class Returns:
             if found is not None and slot.state is SlotState.FREE:
                 self._staging.take(slot, *found)
                 self._happened(StagedOne(workload.unit, workload.rank, found[0]))
+            elif found is None and message.held and slot.state is SlotState.FREE:
+                slot.state = SlotState.WRITING
+                self._staging.note(slot)
             session.reply(Accepted(), re)
         finally:
             self._staging.end_reading(slot)

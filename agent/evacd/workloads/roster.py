@@ -221,7 +221,7 @@ class Roster:
         if workload.resuming is not None:
             return Refusal("no free slot: those of before are still being handed back")
         mine = [s for s in workload.slots.values() if s.reservation == workload.reservation]
-        free = next((s for s in mine if s.state is SlotState.WRITING), None)
+        free = next((s for s in mine if s.state is SlotState.WRITING and not s.holds), None)
         if free is not None:
             return free
         free = next((s for s in mine if s.state is SlotState.FREE and not s.holds), None)
@@ -248,8 +248,13 @@ class Roster:
             slot.state = SlotState.FREE
 
     def staging(self, workload: Workload, number: int, step: int) -> Slot | Refusal:
-        """The slot that is said to hold *step*, where it may; its bytes are unread yet."""
+        """The slot that is said to hold *step*, where it may; its bytes are unread yet.
+
+        Said of one that is complete already, it is that one: its owner need not know.
+        """
         slot = workload.slots.get(number)
+        if slot is not None and slot.generation == Generation(slot.shape.incarnation, step):
+            return slot
         if slot is None or slot.state is not SlotState.WRITING:
             return Refusal(f"slot {number} was not acquired")
         generation = Generation(slot.shape.incarnation, step)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -14,6 +15,7 @@ from evac.segment import PAGE
 from evac.store import Owner
 from evac.wire import Accepted, Granted, Release, Reserve, Staged
 from evac.wire import Slot as SlotMessage
+from evacd.workloads.guard import start
 from evacd.workloads.happenings import Happening, StagedOne
 from evacd.workloads.inspection import MAX_ITEMS, Inspection, inspect
 from evacd.workloads.job import Slot, SlotState, Workload
@@ -54,6 +56,7 @@ class Staging:
         self._found: dict[int, Inspection] = {}
         self._known: dict[int, Inspection] = {}
         self._inspecting: dict[Slot, asyncio.Event] = {}
+        self._inspections: Counter[Slot] = Counter()
 
     def reserve(
         self,
@@ -73,7 +76,7 @@ class Staging:
             session.deny("reserve", slots.reason, re)
             return
         self.note_job(workload.unit)
-        tasks.create_task(self._fill(session, slots, re))
+        start(tasks, self._fill(session, slots, re), session)
 
     def acquire(self, session: Session, workload: Workload, re: int | None) -> None:
         """Answers at once, by `Granted` or `Refuse`."""
@@ -104,10 +107,14 @@ class Staging:
         if isinstance(slot, Refusal):
             session.refuse(slot.reason, re)
             return
+        if slot.state is SlotState.COMPLETE:
+            # Its header told of it before its owner could.
+            session.reply(Accepted(), re)
+            return
         session.link.pause()
         self.begin_reading(slot)
         generation = Generation(slot.shape.incarnation, message.step)
-        tasks.create_task(self._inspect(session, slot, generation, re))
+        start(tasks, self._inspect(session, slot, generation, re), session)
 
     def release(self, workload: Workload, message: Release) -> None:
         """No answer, whatever the slot."""
@@ -141,13 +148,18 @@ class Staging:
     def begin_reading(self, slot: Slot) -> None:
         """It is looked at from now on: its owner's death waits, and its memory stays."""
         self._roster.ledger.pin([slot])
-        self._inspecting[slot] = asyncio.Event()
+        self._inspecting.setdefault(slot, asyncio.Event())
+        self._inspections[slot] += 1
 
     def end_reading(self, slot: Slot) -> None:
         """The counterpart of `begin_reading`."""
         self._roster.unhold([slot])
         self.collect()
-        self._inspecting.pop(slot).set()
+        self._inspections[slot] -= 1
+        if not self._inspections[slot]:
+            # By two at a time where it is handed back while what was said before is still read.
+            del self._inspections[slot]
+            self._inspecting.pop(slot).set()
 
     def forget(self, workload: Workload) -> None:
         """The workload will stage nothing more."""
