@@ -1,5 +1,6 @@
 """Checkpoints for torch: staged in place as a DCP file, committed whole, resumed to the bit."""
 
-from evac.torch.checkpointer import Checkpointer, Stats
+from evac.torch.checkpointer import Checkpointer
+from evac.torch.stats import Stats
 
 __all__ = ["Checkpointer", "Stats"]

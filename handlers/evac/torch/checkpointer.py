@@ -4,8 +4,9 @@ import logging
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from types import TracebackType
+from typing import Any
 
 import torch
 
@@ -14,8 +15,10 @@ from evac._settings import Settings, read_settings
 from evac.client import Client
 from evac.errors import GenerationError
 from evac.store import open_store
+from evac.torch import generators as own_generators
 from evac.torch.choice import choice
 from evac.torch.complaints import Complaints
+from evac.torch.freshness import Freshness
 from evac.torch.identity import Identity, claim
 from evac.torch.local_memory import adopted
 from evac.torch.own_slots import OwnSlots
@@ -26,6 +29,7 @@ from evac.torch.rhythm import Rhythm
 from evac.torch.slots import Slots
 from evac.torch.stager import QUIET, Stager
 from evac.torch.state import TrainingState
+from evac.torch.stats import Stats, with_pace
 from evac.torch.switch import Switch
 from evac.torch.world import World
 
@@ -35,25 +39,6 @@ log = logging.getLogger("evac")
 _CONNECT_SECONDS = 1.0
 # The other ranks may hang in a collective by then, and the launcher waits for this one.
 _CRASH_SECONDS = 10.0
-
-
-@dataclass(frozen=True)
-class Stats:
-    """What the checkpointer did so far.
-
-    Attributes:
-        staged: Generations staged.
-        skipped: Due stages that staged nothing: no slot free, a state that changed its shape...
-        failed: Stages and, without a daemon, commits that an error ended.
-        last_stall_seconds: How long the last stage kept training waiting.
-        last_reason: Why the last skipped or failed one was.
-    """
-
-    staged: int = 0
-    skipped: int = 0
-    failed: int = 0
-    last_stall_seconds: float = 0.0
-    last_reason: str = ""
 
 
 class Checkpointer:
@@ -76,6 +61,8 @@ class Checkpointer:
 
     Args:
         extra: More objects with ``state_dict`` and ``load_state_dict``: a GradScaler, a sampler...
+        generators: Random-number generators of one's own (numpy's, torch's) by name; the global
+            ones of Python, numpy, torch and each CUDA device are kept anyway.
         every: `step` stages each so many steps; by default as often as costs least, from what is
             measured (`evac.interval`).
         stall_share: Most of the time that stages may keep training waiting, a part of 1.
@@ -103,6 +90,7 @@ class Checkpointer:
         scheduler: Stateful | None = None,
         loader: Stateful | None = None,
         extra: Mapping[str, Stateful] | None = None,
+        generators: Mapping[str, Any] | None = None,
         every: int | None = None,
         stall_share: float = 0.01,
         reclaim_every: float | None = None,
@@ -128,14 +116,19 @@ class Checkpointer:
         register = settings.register
         self._identity = Identity(register.job, register.run, world.rank, world.size)
         self._state = TrainingState(model, optimizer)
-        pace = Pace(
+        self._pace = pace = Pace(
             every=every,
             share=stall_share,
             between=reclaim_every,
             restart=restart_seconds,
             leads=world.rank == 0,
         )
-        self._objects = RankObjects(scheduler, loader, dict(extra or {}), pace)
+        own_generators.check(generators or {})
+        given = {"scheduler": scheduler, "loader": loader, **(extra or {})}
+        _check_stateful({key: one for key, one in given.items() if one is not None})
+        self._objects = RankObjects(
+            scheduler, loader, dict(extra or {}), pace, dict(generators or {})
+        )
         self._rhythm = Rhythm(pace, world, optimizer, job=register.job)
         self._client = client or _connect(settings)
         # Where nobody listens, waiting would only hold up the start.
@@ -145,7 +138,10 @@ class Checkpointer:
         make_own = self._make_own if self._store else None
         self._switch = Switch(self._client, make_own, slots=slots, patience=patience, clock=clock)
         self._above = 0
-        self._stager = Stager(world, self._state, self._objects, self._identity, self._claim)
+        self._freshness = Freshness(optimizer)
+        self._stager = Stager(
+            world, self._state, self._objects, self._identity, self._claim, self._freshness
+        )
         self._stats = Stats()
         self._closed = False
         self._introduced = False
@@ -154,14 +150,12 @@ class Checkpointer:
     @property
     def stats(self) -> Stats:
         """A snapshot."""
-        now = self._stats
-        return Stats(
-            now.staged,
-            now.skipped,
-            now.failed + self._complaints.failed,
-            now.last_stall_seconds,
-            now.last_reason,
+        found = replace(
+            self._stats,
+            failed=self._stats.failed + self._complaints.failed,
+            unchanged=self._freshness.unchanged,
         )
+        return with_pace(found, self._pace, now=monotonic())
 
     def step(self, n: int) -> bool:
         """Stage step *n* if it is due: call at the end of every step, on every rank.
@@ -201,6 +195,8 @@ class Checkpointer:
             return False
         if skipped is None:
             self._note(n, started)
+            if self._stager.remark:
+                self._complaints.warn("unchanged", f"step {n}: {self._stager.remark}")
             if remark := self._rhythm.staged(monotonic() - started):
                 self._complaints.warn("consumer", remark)
             return True
@@ -285,6 +281,7 @@ class Checkpointer:
             return
         self._closed = True
         self._rhythm.close()
+        self._freshness.close()
         self._switch.close(patience)
         if discard:
             self._client.leave()
@@ -353,6 +350,15 @@ class Checkpointer:
         if self._objects.scheduler is None:
             missing.append("no LR schedule")
         return " and ".join(missing) if self._world.rank == 0 else ""
+
+
+def _check_stateful(given: Mapping[str, Any]) -> None:
+    """Now, and not at each stage: a loader that cannot say where it stands is often a plain one."""
+    for name, one in given.items():
+        if not isinstance(one, Stateful):
+            hint = "; torchdata's StatefulDataLoader has both" if name == "loader" else ""
+            text = f"{name}: expected state_dict and load_state_dict, got {type(one).__name__}"
+            raise ValueError(text + hint)
 
 
 def _connect(settings: Settings) -> Client:

@@ -17,6 +17,7 @@ from statistics import median
 from time import CLOCK_BOOTTIME, clock_gettime
 from typing import Any
 
+from evac.human import seconds as spoken
 from evac.interval import Costs, bounded, shares, verdict
 
 # What is assumed of machines of which nothing is known: spot machines are reclaimed every few
@@ -164,6 +165,18 @@ class Pace:
         """From one stage to the next; infinite before two steps in a row were seen."""
         return self.steps * median(self._took) if self._took else math.inf
 
+    def told(self, now: float) -> str:
+        """In one sentence how often it stages, why, and what that is worth; "" before it is known."""
+        costs = self.costs(now)
+        if costs is None or not self._took:
+            return ""
+        every = self.every_seconds()
+        return (
+            f"stages every {_steps(self.steps)}, {spoken(every)}: a stage holds training up for "
+            f"{spoken(costs.stall)}, a restart takes {spoken(costs.restart)}, and the job is "
+            f"reclaimed every {spoken(costs.between)}; {verdict(costs, every, share=self._share)}"
+        )
+
     def verdict(self, now: float) -> str:
         """Where the job gets nothing done between reclaims, that, in numbers; else ""."""
         costs = self.costs(now)
@@ -188,6 +201,10 @@ class Pace:
             return self.steps
         steps = bounded(costs, share=self._share) / step
         return max(1, min(round(steps), _MOST_STEPS)) if math.isfinite(steps) else _MOST_STEPS
+
+
+def _steps(count: int) -> str:
+    return "step" if count == 1 else f"{count:,} steps"
 
 
 def _age_of_process() -> float:

@@ -11,13 +11,15 @@ import struct
 import sys
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 
 from evac._clock import monotonic, wall
 from evac.errors import GenerationError
+from evac.torch import generators
+from evac.torch.generators import Registered
 from evac.torch.pace import History, Pace
 
 _LENGTH = struct.Struct("<Q")
@@ -55,6 +57,7 @@ class RankObjects:
     loader: Stateful | None
     extra: Mapping[str, Stateful]
     pace: Pace | None = None
+    generators: Registered = field(default_factory=dict)
 
     def pack(self, *, step: int, rank: int, world: int) -> bytes:
         """All of their state now, and the RNG's."""
@@ -63,6 +66,7 @@ class RankObjects:
             "rank": rank,
             "world": world,
             "rng": read_rng(),
+            "generators": generators.read(self.generators),
             "history": self.pace.remember(now=monotonic(), wall=wall()) if self.pace else None,
             "scheduler": self.scheduler.state_dict() if self.scheduler is not None else None,
             "loader": self.loader.state_dict() if self.loader is not None else None,
@@ -102,6 +106,8 @@ class RankObjects:
                 self.loader.load_state_dict(document["loader"])
             else:
                 afresh.append("the data loader")
+        states = document.get("generators", {}) if own else {}
+        afresh += generators.put_back(self.generators, states)
         if not own:
             afresh.append("its random numbers")
         return afresh

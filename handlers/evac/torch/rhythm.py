@@ -17,6 +17,8 @@ from evac.torch.world import World
 log = logging.getLogger("evac")
 
 _STAGE, _PLAN, _EVERY = "stage", "plan", "every "
+# The first stages make the slots, and say little of the next ones.
+_KNOWN = 2
 # One store serves all checkpointers of a process; ranks make theirs in the same order.
 _numbers = itertools.count()
 
@@ -61,6 +63,8 @@ class Rhythm:
         self._owed = False
         self._orders: set[str] = set()
         self._stepped = False
+        self._count = 0
+        self._told = (0, False)
         self._hook = optimizer.register_step_post_hook(self._took_step)
 
     def follow(self, client: Client) -> None:
@@ -107,6 +111,12 @@ class Rhythm:
     def staged(self, stall: float) -> str:
         """A stage kept training waiting for *stall* seconds; what a person should know, or ""."""
         now = self._clock()
+        self._count += 1
+        # Once it can be known, and again whenever it is another one.
+        told = (self._pace.steps, self._count > _KNOWN)
+        if self._pace.leads and told[1] and told != self._told and (text := self._pace.told(now)):
+            self._told = told
+            log.info("%s", text)
         if (steps := self._pace.staged(stall, now=now)) is not None:
             self._ask(f"{_EVERY}{steps}")
         return self._pace.verdict(now) if self._pace.leads else ""

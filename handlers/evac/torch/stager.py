@@ -9,6 +9,7 @@ import torch
 from evac.errors import GenerationError
 from evac.torch import layout as layouts
 from evac.torch import rank_state
+from evac.torch.freshness import Freshness
 from evac.torch.identity import Identity
 from evac.torch.image import Image, Tail, read_objects, read_tensors, tail
 from evac.torch.layout import Layout
@@ -41,6 +42,7 @@ class Stager:
 
     Args:
         claim: Takes an incarnation from the slots' store; called on rank 0 alone.
+        freshness: Compares the weights of each stage with those of the one before.
     """
 
     def __init__(
@@ -50,12 +52,16 @@ class Stager:
         objects: RankObjects,
         identity: Identity,
         claim: Callable[[Slots], int],
+        freshness: Freshness,
     ) -> None:
         self._world = world
         self._state = state
         self._objects = objects
         self._identity = identity
         self._claim = claim
+        self._freshness = freshness
+        # What a person should know of the last stage.
+        self.remark = ""
         self._incarnation = 0
         self._layout: Layout | None = None
         self._tail: Tail | None = None
@@ -118,6 +124,8 @@ class Stager:
             if image is None or not image.holds(slot.memory):
                 image = self._images[slot.number] = Image(slot.memory, layout, behind)
             image.write(tensors, objects)
+            names = self._state.parameter_names
+            self.remark = self._freshness.staged(slot.memory, layout, names)
             header = behind.header(incarnation=self._incarnation, step=step)
             slot.complete(header)
         except BaseException:

@@ -1,0 +1,64 @@
+"""Random-number generators of one's own: numpy's `Generator` and `RandomState`, and torch's.
+
+A sampler that draws from a private generator is not helped by the global one's state.
+"""
+
+import sys
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import torch
+
+Registered: TypeAlias = Mapping[str, Any]
+
+
+def check(generators: Registered) -> None:
+    """Refuse what is no generator.
+
+    Raises:
+        ValueError: One of them is none.
+    """
+    for name, one in generators.items():
+        if _kind(one) == "":
+            expected = "a torch.Generator, numpy.random.Generator or RandomState"
+            raise ValueError(f"generators[{name!r}]: expected {expected}, got {type(one).__name__}")
+
+
+def read(generators: Registered) -> dict[str, Any]:
+    """The state of each now."""
+    return {name: _read(one) for name, one in generators.items()}
+
+
+def put_back(generators: Registered, states: Mapping[str, Any]) -> list[str]:
+    """Set each to its state; the names of those that have none."""
+    for name, one in generators.items():
+        if name in states:
+            _set(one, states[name])
+    return [f"generators[{name!r}]" for name in generators if name not in states]
+
+
+def _kind(one: Any) -> str:
+    if isinstance(one, torch.Generator):
+        return "torch"
+    # Who has a generator of numpy's has imported it.
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(one, numpy.random.Generator):
+        return "numpy"
+    if numpy is not None and isinstance(one, numpy.random.RandomState):
+        return "numpy, legacy"
+    return ""
+
+
+def _read(one: Any) -> Any:
+    kind = _kind(one)
+    if kind == "torch":
+        return one.get_state()
+    return one.bit_generator.state if kind == "numpy" else one.get_state()
+
+
+def _set(one: Any, state: Any) -> None:
+    kind = _kind(one)
+    if kind == "numpy":
+        one.bit_generator.state = state
+    else:
+        one.set_state(state)
