@@ -8,7 +8,7 @@ import pytest
 
 from tests.deaths.dying import DEATHS
 from tests.deaths.machine import Machine
-from tests.deaths.moments import MOMENTS
+from tests.deaths.moments import LATER, MOMENTS
 from tests.deaths.nursery import Nursery
 from tests.matrix import Matrix
 
@@ -65,7 +65,7 @@ def pytest_configure(config: pytest.Config) -> None:
             name="deaths",
             title="deaths x moments",
             rows=tuple(DEATHS),
-            columns=(*MOMENTS, "past its TTL"),
+            columns=(*MOMENTS, *LATER),
             here=Path(__file__).parent,
             elsewhere=(),
         )

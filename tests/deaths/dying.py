@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import shutil
 import signal
 import struct
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import pytest
 
@@ -21,23 +23,23 @@ from tests.deaths.moments import Scene
 _ROOM = 48 << 20
 
 
-def plain(machine: Machine) -> Worker:
+def plain(machine: Machine, **settings: Any) -> Worker:
     """A workload's process."""
-    return machine.worker()
+    return machine.worker(**settings)
 
 
-def contained(machine: Machine) -> Worker:
+def contained(machine: Machine, **settings: Any) -> Worker:
     """One in a pid namespace of its own."""
     if os.geteuid() != 0:
         pytest.skip("needs the right to make a pid namespace")
-    return machine.worker(what="contained")
+    return machine.worker(what="contained", **settings)
 
 
-def hungry(machine: Machine) -> Worker:
+def hungry(machine: Machine, **settings: Any) -> Worker:
     """One that can be told to eat all memory."""
     fifo = machine.home / f"hog-{len(machine.workers)}"
     os.mkfifo(fifo)
-    return machine.worker(hog=str(fifo))
+    return machine.worker(hog=str(fifo), **settings)
 
 
 # --- what befalls -----------------------------------------------------------------------
@@ -50,14 +52,16 @@ def killed(scene: Scene) -> None:
 
 def out_of_memory(scene: Scene) -> None:
     """The kernel's OOM killer chooses it, by the limit of its cgroup."""
-    with _limited(scene.victim.process.pid):
+    with _limited(scene.victim.process.pid) as kills:
         fifo = scene.machine.home / f"hog-{scene.machine.workers.index(scene.victim)}"
         fifo.write_text("eat")
         scene.victim.process.wait()
+        assert "oom_kill 0" not in kills.read_text()
 
 
 @contextmanager
-def _limited(pid: int) -> Iterator[None]:
+def _limited(pid: int) -> Iterator[Path]:
+    """Yields a file that tells how many the OOM killer took in it."""
     root = Path("/sys/fs/cgroup")
     v1 = (root / "memory" / "memory.limit_in_bytes").exists()
     group = (root / "memory" if v1 else root) / f"evac-test-{pid}"
@@ -73,7 +77,7 @@ def _limited(pid: int) -> Iterator[None]:
             group.rmdir()
         pytest.skip(f"needs a memory cgroup to limit: {error}")
     try:
-        yield
+        yield group / ("memory.oom_control" if v1 else "memory.events")
     finally:
         until("the cgroup is empty", lambda: _removed(group))
 
@@ -102,7 +106,7 @@ def daemon_killed(scene: Scene) -> None:
 
 
 def both_killed(scene: Scene) -> None:
-    """The daemon first, so that it notices nothing of the other."""
+    """The daemon first, so that it notices nothing of the others."""
     scene.machine.kill()
     scene.victim.kill()
 
@@ -166,12 +170,9 @@ def returned(scene: Scene) -> None:
 
 def forked(scene: Scene) -> None:
     """Like any dead one, though its child keeps the socket open."""
-    try:
-        dead(scene)
-    finally:
-        if scene.child is not None:
-            signal.pidfd_send_signal(scene.child, signal.SIGKILL)
-            os.close(scene.child)
+    dead(scene)
+    assert scene.child is not None
+    assert not select.select([scene.child], [], [], 0)[0]
 
 
 def mute(scene: Scene) -> None:
@@ -279,7 +280,7 @@ def _memfds(links: Path) -> int:
     return found
 
 
-Death = tuple[Callable[[Machine], Worker], Callable[[Scene], None], Callable[[Scene], None]]
+Death = tuple[Callable[..., Worker], Callable[[Scene], None], Callable[[Scene], None]]
 
 # Who it befalls, what befalls it, and what has to hold then.
 DEATHS: Mapping[str, Death] = MappingProxyType(
@@ -295,4 +296,9 @@ DEATHS: Mapping[str, Death] = MappingProxyType(
         "machine reboots": (plain, rebooted, booted),
         "run id returns": (plain, killed, returned),
     }
+)
+# Of these a process of the job dies and nothing else befalls it.
+FATAL = (
+    *("workload SIGKILLed", "workload out of memory", "its container gone"),
+    *("its fork children alive", "both die"),
 )

@@ -7,6 +7,7 @@ on who is quicker. `Scene.go_on` lets it work on.
 import os
 import signal
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -27,7 +28,7 @@ class Scene:
     """
 
     machine: Machine
-    victims: Callable[[Machine], Worker]
+    victims: Callable[..., Worker]
     victim: Worker = field(init=False)
     staged: set[int] = field(default_factory=set)
     asked: bool = False
@@ -76,6 +77,14 @@ class Scene:
         if self.forks:
             # Seen by its number alone, and gone at the test's end.
             self.child = os.pidfd_open(self.victim.do("fork")["child"])
+
+    def close(self) -> None:
+        """Nobody outlives it."""
+        if self.child is not None:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.child, signal.SIGKILL)
+            os.close(self.child)
+            self.child = None
 
 
 def _before_register(scene: Scene) -> None:
@@ -180,3 +189,5 @@ MOMENTS: Mapping[str, Callable[[Scene], None]] = MappingProxyType(
         "idle": _idle,
     }
 )
+# What comes after a death: tested with those that leave nobody.
+LATER = ("past its TTL", "ranks move")
