@@ -13,9 +13,12 @@ left or the machine is gone.
 import asyncio
 import math
 from asyncio import TaskGroup, wait
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
+
+import structlog
 
 from evac.errors import GenerationError
 from evac.generation import Generation
@@ -23,20 +26,29 @@ from evac.store import is_durable
 from evacd.clock import Clock
 from evacd.facts import Kept, Lost, Order, Outcome, Plan, Step, Try, Unit
 from evacd.flush.running import Running, routed
-from evacd.flush.save import Place, Saved, Unsaved
+from evacd.flush.save import Place, Saved, Unsaved, broken
 from evacd.flush.seams import OnBoard, Saves
 from evacd.flush.standing import StandingPlan
 from evacd.flush.story import Story
+from evacd.flush.tries import LONGEST_SECONDS, Tries
 from evacd.flush.wants import Wants, as_large
 from evacd.plan import schedule
 from evacd.plan.again import gives_way, may_give_way
 from evacd.plan.rate import Rate, commit_after
 from evacd.plan.risk import is_safe
+from evacd.workloads import TurnResult
 
 __all__ = ["Flush", "OnBoard", "Saves"]
 
+log = structlog.get_logger()
+
 # An orphan's flush has no notice behind it, so it has all the time that a plan may need.
 _NO_HURRY_SECONDS = 24 * 3600.0
+
+# A clock may be a hair behind the one that wakes.
+_LEAST_REST_SECONDS = 0.01
+# The longest pause before another try where nobody hurries.
+_PATIENT_SECONDS = 60.0
 
 # How long a callback workload's answer is waited for, its lane long at work on others.
 _PATIENCE_SECONDS = 3600.0
@@ -91,7 +103,7 @@ class Flush:
         self._orphans: set[str] = set()
         # Of orphans that have one: a workload that leaves has not the node's time.
         self._own: dict[str, float] = {}
-        self._tried: set[Try] = set()
+        self._tries = Tries()
         self._stopped: set[Try] = set()
         self._running: dict[str, Running] = {}
         self._stands = StandingPlan()
@@ -109,7 +121,7 @@ class Flush:
         """Save all that is on board by the order's deadline; again when it is amended."""
         if self.order is None or self.order.id != order.id:
             self._story.begin()
-            self._tried.clear()
+            self._tries.forget()
             self._stopped.clear()
             now = self._clock.monotonic()
             self._own = {unit: own for unit, own in self._own.items() if own > now}
@@ -119,7 +131,7 @@ class Flush:
     def stand_down(self) -> None:
         """The order is withdrawn: finish the step that moves, begin no other."""
         self.order = None
-        self._tried.clear()
+        self._tries.forget()
         self.wake()
 
     def rescue(self, unit: str, *, deadline: float | None = None) -> None:
@@ -134,7 +146,7 @@ class Flush:
             # What came of an earlier death says nothing of this one: neither that it is safe,
             # nor that the store would refuse it again.
             self._story.forget(unit)
-            self._tried = {one for one in self._tried if one[0] != unit}
+            self._tries.forget(unit)
         self._orphans.add(unit)
         if deadline is not None:
             self._own[unit] = deadline
@@ -159,8 +171,9 @@ class Flush:
                     if over:
                         self.settled.set()
                         self._idle()
-                    await self._wakes[lane].wait()
+                    await self._rest(lane)
                     continue
+                self.settled.clear()
                 running = self._running[lane] = Running(
                     step,
                     self.rates[lane],
@@ -178,27 +191,52 @@ class Flush:
                         if other != lane:
                             event.set()
 
+    async def _rest(self, lane: str) -> None:
+        """Until something happens, or what failed before may be tried again."""
+        now = self._clock.monotonic()
+        ends = (at for at in (self._tries.next(now), self._until) if at is not None and at > now)
+        at = min(ends, default=None) if self._tries.any_comes_back else None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None if at is None else max(at - now, _LEAST_REST_SECONDS)):
+                await self._wakes[lane].wait()
+
+    @property
+    def _until(self) -> float | None:
+        """The last deadline there is: until then, what failed may still be saved in time."""
+        ends = [*self._own.values(), *([self.order.deadline] if self.order else [])]
+        return max(ends, default=None)
+
     def plan(self, aboard: Sequence[Unit] | None = None) -> Plan:
         """What would be done from now on, beginning with what moves; *aboard* are all units."""
         now = self._clock.monotonic()
-        wants, free = self._wants(aboard or self._on_board.units()), self._free(now)
+        return self._laid_out(aboard or self._on_board.units(), now, self._tries.barred(now))
+
+    def _laid_out(self, aboard: Sequence[Unit], now: float, barred: Collection[Try]) -> Plan:
+        """The plan in which of all that was tried before, only what is *barred* is left out."""
+        made = self._tries.made
+        wants, free = self._wants(aboard, made), self._free(now)
+        again = wants if barred == made else self._wants(aboard, barred)
         limit = self.order.deadline - self._reserve if self.order else math.inf
         moving = tuple(one.rest(now, limit=limit) for one in self._running.values())
-        unsafe = self._schedule(wants.unsafe(), free, now)
+        unsafe = self._schedule(wants.unsafe(), free, now, made)
         steps = unsafe.steps
         for units, overtime in (
-            (wants.unfinished(), not any(step.overtime for step in steps)),
+            (again.unsafe() if again is not wants else (), True),
+            (again.unfinished(), not any(step.overtime for step in steps)),
             # A second generation is worth the window's rest, but no overtime.
-            (wants.newer(), False),
-            (wants.held(), False),
+            (again.newer(), False),
+            (again.held(), False),
         ):
             planned = {step.unit for step in steps}
             behind = free | {step.lane: step.ends for step in steps}
-            more = self._schedule((u for u in units if u.name not in planned), behind, now)
+            left = (unit for unit in units if unit.name not in planned)
+            more = self._schedule(left, behind, now, barred)
             steps += tuple(step for step in more.steps if overtime or not step.overtime)
         return Plan((*moving, *steps), unsafe.given_up)
 
-    def _schedule(self, units: Iterable[Unit], free: Mapping[str, float], now: float) -> Plan:
+    def _schedule(
+        self, units: Iterable[Unit], free: Mapping[str, float], now: float, tried: Collection[Try]
+    ) -> Plan:
         order = self.order
         moving = {one.step.unit for one in self._running.values()}
         return schedule(
@@ -209,10 +247,16 @@ class Flush:
             commit_seconds=self.commits,
             now=now,
             free=free,
-            tried=self._tried,
+            tried=tried,
         )
 
-    def _wants(self, units: Sequence[Unit]) -> Wants:
+    def _comes_back(self, units: Sequence[Unit], now: float) -> bool:
+        """Whether there is anything that failed, may be tried again, and still could be in time."""
+        if not self._tries.any_comes_back or now >= (self._until or now):
+            return False
+        return bool(self._laid_out(units, now, self._tries.over).steps)
+
+    def _wants(self, units: Sequence[Unit], tried: Collection[Try]) -> Wants:
         return Wants(
             tuple(
                 replace(unit, deadline=self._own[unit.name]) if unit.name in self._own else unit
@@ -221,7 +265,7 @@ class Flush:
             self.order is not None,
             self._orphans,
             self.outcomes,
-            self._tried,
+            tried,
             self._story.failures,
         )
 
@@ -253,7 +297,8 @@ class Flush:
         many = 0 if self._own else len(units)
         self._stands.made(plan, units=many, moving=moving, rates=rates)
         here = (step for step in plan.steps if step.lane == lane and step.unit not in moving)
-        return self._stands.take(lane) or next(here, None), not plan.steps
+        over = not plan.steps and not self._comes_back(units, now)
+        return self._stands.take(lane) or next(here, None), over
 
     def _spare(self, units: Sequence[Unit]) -> None:
         """Whose newest generation is durable already is kept, and no byte of it moves."""
@@ -271,9 +316,10 @@ class Flush:
 
     async def _carry_out(self, running: Running, tasks: TaskGroup) -> None:
         step = running.step
-        self._tried.add((step.unit, step.generation, step.kind, step.lane))
+        attempt = (step.unit, step.generation, step.kind, step.lane)
+        self._tries.began(attempt)
         if step.generation is None:
-            self._tried.add((step.unit, None, "full", ""))
+            self._tries.began((step.unit, None, "full", ""))
             await self._give_turn(step, tasks)
             return
         facts = {"unit": step.unit, "generation": asdict(step.generation), "lane": step.lane}
@@ -284,14 +330,14 @@ class Flush:
             now = self._clock.monotonic()
             running.look(now)
             if self._stops(running, now):
-                self._stopped.add((step.unit, step.generation, step.kind, step.lane))
+                self._stopped.add(attempt)
                 # Threads end with the part that they are at; nobody waits long for that.
                 saving.cancel()
                 await wait([saving], timeout=_LET_GO_SECONDS)
                 break
         if not saving.done() or saving.cancelled():
             # It may fit again: what was stopped once is not stopped once more.
-            self._tried.discard((step.unit, step.generation, step.kind, step.lane))
+            self._tries.stopped(attempt)
             self.rates[step.lane] = running.rate(self._clock.monotonic())
             self._record("flush.stopped", {**facts, "nbytes": running.moved})
             return
@@ -310,9 +356,12 @@ class Flush:
                     progress=running.progress,
                 )
         except GenerationError as error:
-            self._tried |= {(step.unit, generation, step.kind, lane) for lane in self.rates}
+            self._tries.give_up((step.unit, generation, step.kind, lane) for lane in self.rates)
             self._story.failed(step, error.reason)
             return None
+        except Exception as error:  # a bug costs this try, and no lane its driver
+            log.exception("flush.broke", unit=step.unit, store=step.lane)
+            return Unsaved(broken(error), for_good=False)
 
     def _take(self, running: Running, saved: Saved | Unsaved | None) -> None:
         """What came of a step that ran to its end."""
@@ -322,7 +371,12 @@ class Flush:
         self.rates[step.lane] = running.ended()
         if isinstance(saved, Unsaved):
             if saved.for_good:
-                self._tried |= set(as_large(self._on_board.units(), step))
+                self._tries.give_up(as_large(self._on_board.units(), step))
+            else:
+                hurried = self.order is not None or step.unit in self._own
+                longest = LONGEST_SECONDS if hurried else _PATIENT_SECONDS
+                attempt = (step.unit, step.generation, step.kind, step.lane)
+                self._tries.failed(attempt, now=now, longest=longest)
             self._story.failed(step, saved.reason)
             return
         self.commits[step.lane] = commit_after(self.commits[step.lane], running.committed(now))
@@ -363,17 +417,17 @@ class Flush:
         if not may_give_way(one, deadline=order.deadline, reserve=self._reserve, now=now):
             return False
         others = {other.step.unit for lane, other in self._running.items() if lane != one.step.lane}
-        units = self._on_board.units()
+        units, made = self._on_board.units(), self._tries.made
         return gives_way(
             one,
-            [unit for unit in self._wants(units).unsafe() if unit.name not in others],
+            [unit for unit in self._wants(units, made).unsafe() if unit.name not in others],
             deadline=order.deadline,
             rates=self.rates_now(now),
             reserve=self._reserve,
             commit_seconds=self.commits,
             now=now,
             free=self._free(now),
-            tried=self._tried,
+            tried=made,
         )
 
     async def _give_turn(self, step: Step, tasks: TaskGroup) -> None:
@@ -395,9 +449,14 @@ class Flush:
 
     async def _take_turn(self, unit: str, order: Order, seconds: float) -> None:
         began = self._clock.monotonic()
-        result = await self._on_board.turn(
-            unit, seconds=seconds, order=order.id, patience=max(seconds, _PATIENCE_SECONDS)
-        )
+        patience = max(seconds, _PATIENCE_SECONDS)
+        try:
+            result = await self._on_board.turn(
+                unit, seconds=seconds, order=order.id, patience=patience
+            )
+        except Exception as error:  # as in _save
+            log.exception("turn.broke", unit=unit)
+            result = TurnResult(False, 0, broken(error))
         if self.order is None or self.order.id != order.id:
             return
         took = self._clock.monotonic() - began

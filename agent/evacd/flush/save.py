@@ -53,6 +53,15 @@ class Unsaved:
     for_good: bool
 
 
+def broken(error: BaseException) -> str:
+    """What no store has said: a bug of ours, or that the machine is out of something."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, OSError):
+        return f"the machine refused: {error.strerror or type(error).__name__}"
+    return f"a bug in evac: {type(error).__name__}: {error}"[:200]
+
+
 class Saver:
     """Knows how to write and commit; where to, the plan says."""
 

@@ -13,7 +13,7 @@ from evac.errors import GenerationError
 from evac.store import Owner, Store
 from evacd.clock import Clock
 from evacd.flush import OnBoard, Saves
-from evacd.flush.save import Place, Saved, Unsaved
+from evacd.flush.save import Place, Saved, Unsaved, broken
 from evacd.quiet.agree import begun
 from evacd.quiet.choice import Due, NotBefore, choose
 from evacd.quiet.slow import Seen, Slow
@@ -196,7 +196,7 @@ class Trickle:
             result = Unsaved(error.reason, for_good=True)
         except Exception as error:  # as above
             log.exception("trickle.broke", unit=moving.unit)
-            result = Unsaved(f"a bug in evac: {type(error).__name__}", for_good=False)
+            result = Unsaved(broken(error), for_good=False)
         moving.result = result
         # At once, so that no order finds it moving still.
         self._way.over(moving)

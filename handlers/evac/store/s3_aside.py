@@ -38,13 +38,19 @@ def ask_blocking(
     request: Mapping[str, Any], key: str, seconds: float, stop: Event
 ) -> dict[str, Any]:
     """The same for threads; ends within 0.1 s when told to stop."""
-    with subprocess.Popen(
-        _COMMAND,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,  # a traceback could repeat what it was given
-        text=True,
-    ) as child:
+    try:
+        started = subprocess.Popen(
+            _COMMAND,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # a traceback could repeat what it was given
+            text=True,
+        )
+    except OSError as error:
+        # Out of processes, descriptors or memory: that may pass.
+        reason = f"boto3 could not be started: {error.strerror or type(error).__name__}"
+        raise StoreUnavailable(key, reason) from error
+    with started as child:
         try:
             answer = _talk(child, json.dumps(request), key, seconds, stop)
         except BaseException:

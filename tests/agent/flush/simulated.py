@@ -1,6 +1,7 @@
 """A flush in simulated time: workloads as facts, links of a steady rate, and what was told."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
@@ -78,13 +79,18 @@ class Link:
         refuses: Sequence[str] = (),
         resets: Sequence[str] = (),
         partial: Sequence[str] = (),
+        breaks: Sequence[str] = (),
+        heals: float = math.inf,
     ) -> None:
+        """*resets* and *breaks* are over at *heals*, seconds on the loop's clock."""
         self._aboard = aboard
         self.rate = rate
         self.rates = dict(rates or {})
         self.refuses = refuses
         self.resets = resets
         self.partial = partial
+        self.breaks = breaks
+        self.heals = heals
         self.log: list[tuple[float, str, int]] = []
         self.lanes: list[tuple[str, int, Kind, str]] = []
         self.cancelled: list[tuple[str, int, Kind, str]] = []
@@ -116,7 +122,10 @@ class Link:
             raise
         if unit in self.refuses or f"{unit} on {lane}" in self.refuses:
             return Unsaved("the disk is full", for_good=True)
-        if unit in self.resets:
+        healed = asyncio.get_running_loop().time() >= self.heals
+        if unit in self.breaks and not healed:
+            raise RuntimeError("can't start new thread")
+        if unit in self.resets and not healed:
             return Unsaved("connection reset", for_good=False)
         place = Place(lane, unit, Owner(0, 0))
         held = kind == "full" and candidates[0].held_nbytes > 0

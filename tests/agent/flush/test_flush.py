@@ -64,7 +64,7 @@ async def test_an_older_generation_is_tried_where_the_newest_fails() -> None:
         flush.evacuate(order(30.0))
         await flush.settled.wait()
 
-    assert [step for _, _, step in link.log] == [9, 8]
+    assert [step for _, _, step in link.log][:2] == [9, 8]
 
 
 async def test_a_store_that_has_no_room_is_not_asked_for_room_for_older_ones() -> None:
