@@ -116,7 +116,8 @@ class PolicyConfig:
             or bytes.
         allow_users: User names that may register; empty: whoever can open the socket.
         users: Who has limits of its own.
-        allow_namespaces: Namespaces whose pods may register; empty: `allow_users` decides.
+        allow_namespaces: Namespaces whose pods may register; empty: `allow_users` decides. Who is
+            in no pod has to be among `allow_users` then.
         namespaces: Kubernetes namespaces that have limits of their own.
         pods_dir: The kubelet's folders of pods, by which a pod's namespace is known: its jobs
             then lie under ``<namespace>/<job>``. None, or no such folder: users count.

@@ -22,7 +22,7 @@ from evacd.workloads.keeping import Keeper
 from evacd.workloads.lending import Lending
 from evacd.workloads.link import Link
 from evacd.workloads.part import Part
-from evacd.workloads.peer import peer_of
+from evacd.workloads.peer import barred, peer_of
 from evacd.workloads.places import Prepare
 from evacd.workloads.returns import Returns
 from evacd.workloads.roster import Roster
@@ -228,11 +228,12 @@ class Board:
     def _accept(self, desk: Desk, door: Door, sock: socket.socket) -> None:
         try:
             peer = peer_of(sock, pods=self._settings.pods)
+            why = barred(sock, peer, self._settings.pods) if door is Door.ADMIN else ""
         except OSError:
             sock.close()
             return
         link = Link(sock, asyncio.get_running_loop())
-        session = Session(link, door, peer, desk, opened=self._clock.monotonic())
+        session = Session(link, door, peer, desk, opened=self._clock.monotonic(), barred=why)
         link.receiver = session
         desk.opened(session)
 

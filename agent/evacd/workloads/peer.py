@@ -16,7 +16,7 @@ from pathlib import Path
 
 from evacd.workloads.cgroup import Whereabouts
 from evacd.workloads.job import Process
-from evacd.workloads.pods import whereabouts
+from evacd.workloads.pods import own_pod, whereabouts
 
 SO_PEERPIDFD = 77
 _CREDENTIALS = struct.Struct("3i")
@@ -63,6 +63,31 @@ def peer_of(sock: socket.socket, *, pods: Path | None = None) -> Peer:
     ticks = time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK")
     peer = Peer(pid, uid, gid, user, int(ticks) + 1)
     return peer if pods is None else replace(peer, pod=_pod_of(sock, peer, pods))
+
+
+def barred(sock: socket.socket, peer: Peer, pods: Path | None) -> str:
+    """Why the other end may give no orders, although it may open their socket; "" where it may.
+
+    The root of a container is uid 0, and the file's mode lets it in wherever it has the file.
+
+    Args:
+        pods: As for `peer_of`; where there is none, the file's mode decides alone.
+    """
+    if pods is None or not pods.is_dir():
+        return ""
+    try:
+        pidfd = _pidfd(sock, peer, SO_PEERPIDFD)
+    except PeerGone as error:
+        return f"nobody can tell whose order it is: {error}"
+    try:
+        # Who connects and ends hands its line on, and leaves nobody to be looked at.
+        if peer.pid == 0 or not alive(pidfd):
+            return "nobody can tell whose order it is: the process that connected cannot be seen"
+    finally:
+        os.close(pidfd)
+    if peer.pod is None or peer.pod.uid == own_pod():
+        return ""
+    return "a workload's pod gives no orders to its node"
 
 
 def identify(sock: socket.socket, peer: Peer, *, option: int = SO_PEERPIDFD) -> tuple[Process, int]:

@@ -30,6 +30,17 @@ def whereabouts(pid: int, folders: Path) -> Whereabouts:
     return _named(uid, folders) or Stray(uid)
 
 
+def own_pod() -> str | None:
+    """The uid of the pod that this process is in; None outside of any, or where it is not seen.
+
+    In a cgroup namespace of its own a container sees itself and its neighbours in no pod at all.
+    """
+    try:
+        return pod_uid(Path("/proc/self/cgroup").read_text(errors="replace"))
+    except OSError:
+        return None
+
+
 def _named(uid: str, folders: Path) -> Pod | None:
     try:
         with os.scandir(folders) as entries:

@@ -113,6 +113,10 @@ def admit(
     if pod is not None and settings.allow_namespaces:
         if pod.namespace not in settings.allow_namespaces:
             return Refusal(f"namespace {pod.namespace} may not register: see allow_namespaces")
+    elif settings.allow_namespaces and not settings.allow_users:
+        return Refusal(
+            f"user {user or uid} is in no pod of allow_namespaces: allow_users may name it beside them"
+        )
     elif settings.allow_users and not {user, str(uid)} & set(settings.allow_users):
         return Refusal(f"user {user or uid} may not register: see allow_users")
     who = f"user {user or uid}" if pod is None else f"namespace {pod.namespace}"

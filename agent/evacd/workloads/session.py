@@ -48,6 +48,8 @@ class Stage(StrEnum):
     ABOARD = "aboard"
 
 
+# What changes something for the whole node.
+ORDERS = (Drain, Cancel, Drill)
 # Who may say what when. What drains a node is unknown at the workloads' door: a container's
 # root has uid 0 too, and only the file mode of the other door keeps it out.
 WORDS: dict[tuple[Door, Stage], frozenset[type[Message]]] = {
@@ -89,7 +91,15 @@ class Desk(Protocol):
 class Session:
     """One connection; *opened* is when it came, in monotonic seconds."""
 
-    def __init__(self, link: Link, door: Door, peer: Peer, desk: Desk, *, opened: float) -> None:
+    def __init__(
+        self, link: Link, door: Door, peer: Peer, desk: Desk, *, opened: float, barred: str = ""
+    ) -> None:
+        """Begin.
+
+        Args:
+            barred: Why its other end may give no orders; "" where it may.
+        """
+        self._barred = barred
         self.link = link
         self.door = door
         self.peer = peer
@@ -123,6 +133,8 @@ class Session:
             return
         if problem:
             self.refuse(problem, said.id)
+        elif self._barred and isinstance(said.message, ORDERS):
+            self.deny(said.message.type, self._barred, said.id)
         elif isinstance(said.message, Hello):
             self._greet(said.message, said)
         else:

@@ -1,5 +1,6 @@
 """Whose pod connects, with real processes in real cgroups, and what its namespace may then do."""
 
+import asyncio
 import os
 import socket
 import subprocess
@@ -11,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from evac.wire import Register
+from evac.wire import Accepted, Drain, Register
 from evacd.workloads.cgroup import Pod, Stray
-from evacd.workloads.peer import peer_of
+from evacd.workloads.happenings import Denied
+from evacd.workloads.peer import barred, peer_of
 from evacd.workloads.pods import whereabouts
 from evacd.workloads.policy import Admission, Refusal, admit
 from evacd.workloads.settings import UserLimits
-from tests.agent.workloads.peers import settings
+from tests.agent.workloads.peers import Peer, serving, settings
 
 TEAM = Pod("team-a", "train-0", "uid")
 REGISTER = Register(job="train", rank=0, world=1, priority=5)
@@ -78,8 +80,13 @@ def test_root_of_a_container_has_no_more_than_its_namespace() -> None:
 def test_namespaces_may_be_named_that_register() -> None:
     assert isinstance(asked(TEAM, allow_namespaces=("team-a",)), Admission)
     assert "namespace team-a may not register" in reason(asked(TEAM, allow_namespaces=("b",)))
-    # Who is in no pod is none of a namespace's.
-    assert isinstance(asked(None, allow_namespaces=("b",)), Admission)
+
+
+def test_where_namespaces_are_named_who_is_in_no_pod_has_to_be_named_as_a_user() -> None:
+    assert "in no pod of allow_namespaces" in reason(asked(None, allow_namespaces=("b",)))
+    both = {"allow_namespaces": ("b",), "allow_users": ("ann",)}
+    assert "user root may not register" in reason(asked(None, **both))
+    assert isinstance(asked(None, **{**both, "allow_users": ("root",)}), Admission)
 
 
 def test_where_only_users_are_named_a_pod_does_not_get_around_it() -> None:
@@ -162,6 +169,18 @@ print("connected", flush=True)
 sys.stdin.read()
 """
 
+DRAIN = """
+import sys
+from pathlib import Path
+from evac.admin import request
+from evac.errors import EvacError
+from evac.wire import Drain
+try:
+    print(request(Path(sys.argv[1]), Drain(seconds=30.0, reason=""), timeout=10))
+except EvacError as error:
+    print(error)
+"""
+
 
 def test_the_process_that_connects_is_found_in_its_pod(
     cgroup: Cgroup, uid: str, folders: Path, tmp_path: Path
@@ -180,6 +199,44 @@ def test_the_process_that_connects_is_found_in_its_pod(
             process.kill()
             process.wait()
             assert peer_of(peer, pods=folders).pod is None
+
+
+def test_the_root_of_a_workload_s_pod_gives_no_orders(
+    cgroup: Cgroup, uid: str, folders: Path, tmp_path: Path
+) -> None:
+    """Its uid is 0 as an operator's is, and it may have come by the socket's file."""
+    (folders / f"team-a_train-0_{uid}").mkdir()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(tmp_path / "sock"))
+        listener.listen()
+        process = cgroup.run(CONNECT, str(tmp_path / "sock"))
+        line, _ = listener.accept()
+        with line:
+            peer = peer_of(line, pods=folders)
+            assert barred(line, peer, folders) == "a workload's pod gives no orders to its node"
+            # On a node without pods the file's mode decides.
+            assert barred(line, peer_of(line), None) == ""
+            process.kill()
+            process.wait()
+            assert "cannot be seen" in barred(line, peer_of(line, pods=folders), folders)
+
+
+async def test_an_order_from_a_workload_s_pod_is_refused_and_counted(
+    cgroup: Cgroup, uid: str, folders: Path, tmp_path: Path
+) -> None:
+    (folders / f"team-a_train-0_{uid}").mkdir()
+    async with serving(settings(tmp_path, pods=folders)) as node:
+        script = await asyncio.to_thread(
+            lambda: cgroup.run(DRAIN, str(node.settings.admin_path)).communicate()[0]
+        )
+        assert "a workload's pod gives no orders" in script
+        assert node.administered == []
+        assert [each.what for each in node.heard(Denied) if isinstance(each, Denied)] == ["drain"]
+
+        operator = Peer(node.settings.admin_path)
+        with operator.sock:
+            await operator.hello()
+            assert isinstance(await operator.ask(Drain(seconds=30.0, reason="")), Accepted)
 
 
 def test_this_process_is_in_no_pod(folders: Path) -> None:
