@@ -13,7 +13,7 @@ import structlog
 
 from evacd.allowance import Complaints
 from evacd.clock import Clock
-from evacd.facts import Kept, Notice, Order, Outcome, Probe
+from evacd.facts import Confidence, Kept, Notice, Order, Outcome, Probe
 from evacd.flush import Flush
 from evacd.flush.save import Place, Saver
 from evacd.leaving import Leaving
@@ -177,7 +177,7 @@ class Evacuation:
     def _deny(self, what: str, pid: int, uid: int, reason: str) -> None:
         """Counted each time, and logged once a minute: who does wrong on purpose does so often."""
         self._count(f"denied.{what}", {})
-        name = "peer.dropped" if what == "dropped" else "peer.refused"
+        name = "workload.dropped" if what == "dropped" else "workload.denied"
         unsaid = self._complaints.take(what, uid, now=self._clock.monotonic())
         if unsaid is not None:
             more = {"unsaid": unsaid} if unsaid else {}
@@ -256,6 +256,13 @@ class Evacuation:
     def standing(self) -> tuple[Standing, ...]:
         """All that was announced and not taken back."""
         return self._machine.standing()
+
+    @property
+    def goes(self) -> bool:
+        """Whether this node is known to go, be it later; any thread may ask."""
+        return self.flush.order is not None or any(
+            one.confidence >= Confidence.PLANNED for one in self._machine.standing()
+        )
 
     @property
     def at_rest(self) -> bool:

@@ -1,7 +1,8 @@
 """Opens what the settings name before anything is started: whoever starts it is still looking."""
 
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import TypeAlias
 
@@ -43,19 +44,35 @@ def open_target(url: str, owner: Owner | None = None, *, peers: Peers) -> Store:
         ConfigError: A URL is of no kind that works here.
     """
     if is_of_job(url):
-        return PeerGroup.from_url(url, peers)
+        everybody = peers.registered if isinstance(peers, OtherPeers) else None
+        return PeerGroup.from_url(url, peers, everybody)
     return open_store(url, owner=owner)
 
 
-def other_peers(config: Config, node: str, registered: Peers) -> Peers:
-    """Who may keep what belongs under a key, this node left out.
+@dataclass(frozen=True)
+class OtherPeers:
+    """Who may take what belongs under a key: those registered, this node left out.
 
-    Args:
-        registered: As jobs name them.
+    Attributes:
+        registered: As jobs name them. This node itself may have what another has put here.
+        names: What this node goes by.
+        listen: Where it takes bytes for others.
     """
+
+    registered: Peers
+    names: Collection[str]
+    listen: str
+
+    def __call__(self, key: str) -> Sequence[str]:
+        """Their addresses."""
+        return others(self.registered(key), names=self.names, listen=self.listen)
+
+
+def other_peers(config: Config, node: str, registered: Peers) -> OtherPeers:
+    """The same, with what this machine knows of itself."""
     names = {node, socket.gethostname(), "localhost"}
     names |= {one.address for some in psutil.net_if_addrs().values() for one in some}
-    return lambda key: others(registered(key), names=names, listen=config.peer.listen)
+    return OtherPeers(registered, names, config.peer.listen)
 
 
 def read_secret(config: Config) -> bytes | None:

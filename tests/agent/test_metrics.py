@@ -37,7 +37,12 @@ STATUS: Mapping[str, Any] = {
         {"alive": False, "unit": "u/d", "job": "secret-job", "slots": [{"state": "complete"}]},
     ],
     "memory": {"budget": 1000, "used": 400},
-    "peer": {"budget": 500, "used": 20, "jobs": [{"prefix": "u/secret-job"}]},
+    "peer": {
+        "budget": 500,
+        "used": 20,
+        "jobs": [{"prefix": "u/secret-job"}],
+        "refused": {"token": 3},
+    },
 }
 CALM: Mapping[str, Any] = {
     "version": "1.2.3",
@@ -108,8 +113,9 @@ def test_each_thing_that_happens_is_counted_in_its_unit() -> None:
     assert seen("evac_departures_total", "webhook", "announced") == 1
     assert seen("evac_departures_total", "webhook", "failed") == 1
     assert seen("evac_workload_orders_total", "kept") == 1
-    assert seen("evac_peers_denied_total", "register") == 1
-    assert seen("evac_peers_denied_total", "dropped") == 1
+    assert seen("evac_clients_denied_total", "register") == 1
+    assert seen("evac_peer_refused_total", "token") == 3
+    assert seen("evac_clients_denied_total", "dropped") == 1
 
 
 def test_the_state_is_read_at_the_moment_it_is_asked_for() -> None:

@@ -192,10 +192,14 @@ class Holdings:
                     held.readers -= 1
                     self._forget_held(held)
 
-    def below(self, prefix: str) -> list[tuple[str, int]]:
-        """Keys below ``<prefix>/`` ("" for all) and their lengths, sorted."""
+    def age(self, held: Held) -> int:
+        """Milliseconds since it came."""
+        return max(0, round((self._clock() - held.at) * 1000))
+
+    def below(self, prefix: str) -> list[tuple[str, int, int]]:
+        """Keys below ``<prefix>/`` ("" for all), their lengths and ages in milliseconds, sorted."""
         with self._lock:
-            found = [(held.key, held.nbytes) for held in self._held.values()]
+            found = [(held.key, held.nbytes, self.age(held)) for held in self._held.values()]
         return sorted(one for one in found if not prefix or one[0].startswith(f"{prefix}/"))
 
     def delete(self, key: str) -> None:

@@ -6,6 +6,7 @@ one goes when there are too many, and the more there are the slower further ones
 
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ _BACKLOG = 64
 _SWEEP_SECONDS = 2.0
 # Refusals are told once in so many seconds, with their number: a flood must not fill the log.
 _TELL_SECONDS = 10.0
+_FULL = "as many peers as may be are connected, and all are busy"
+_BUSY = float("inf")
 
 
 @dataclass(frozen=True)
@@ -81,9 +84,10 @@ class PeerServer:
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._strangers: dict[Line, None] = {}  # oldest first
-        self._peers: set[Line] = set()
+        # Since when nothing is under way on each, the longest first; never, where something is.
+        self._peers: dict[Line, float] = {}
         self._threads: set[threading.Thread] = set()
-        self._refused = 0
+        self._refused: Counter[str] = Counter()
         self._untold = 0
         self._told_at = float("-inf")
         self._socket: socket.socket | None = None
@@ -139,7 +143,7 @@ class PeerServer:
     def shown(self) -> dict[str, object]:
         """For the status."""
         with self._lock:
-            connections, refused = len(self._peers), self._refused
+            connections, refused = len(self._peers), dict(self._refused)
         return {
             "address": self._settings.host,
             "port": self.port,
@@ -167,11 +171,11 @@ class PeerServer:
     def _accept(self, listener: socket.socket) -> None:
         while not self._stop.is_set():
             try:
-                plain, _ = listener.accept()
+                plain, address = listener.accept()
             except OSError as error:
                 # Out of descriptors, say, or the other end has gone already; or we are closing.
                 if not self._stop.wait(0.1):
-                    self._refuse(error.strerror or str(error))
+                    self._refuse("unaccepted", error.strerror or str(error), "")
                 continue
             try:
                 line = Line(plain, self._stop.is_set)
@@ -184,48 +188,73 @@ class PeerServer:
                 if waiting > MOST_STRANGERS:
                     next(iter(self._strangers)).hang_up()
             try:
-                self._start(self._serve, line)
+                self._start(self._serve, line, str(address[0]))
             except RuntimeError:  # no more threads
                 self._forget(line)
                 continue
             self._stop.wait(0.001 * (waiting - 1))
 
-    def _serve(self, line: Line) -> None:
+    def _serve(self, line: Line, address: str) -> None:
+        def idle(now_idle: bool) -> None:
+            with self._lock:
+                # Put at the end: the first of those that idle has done so the longest.
+                if self._peers.pop(line, None) is not None:
+                    self._peers[line] = self._clock.monotonic() if now_idle else _BUSY
+
         try:
-            session = Session(line, self._holdings, self._blocks, self._leaving)
+            session = Session(line, self._holdings, self._blocks, self._leaving, idle)
             with self._lock:
-                room = len(self._peers) < self._settings.connections
-            if not session.shake_hands(self._settings.token, room=room):
-                self._refuse("as many peers as may be are connected")
+                room = len(self._peers) < self._settings.connections or self._longest_idle()
+            if not session.shake_hands(self._settings.token, room=bool(room)):
+                self._refuse("full", _FULL, address)
                 return
-            with self._lock:
-                self._strangers.pop(line, None)
-                self._peers.add(line)
+            if not self._admit(line):
+                self._refuse("full", _FULL, address)
+                return
             session.serve()
         except Stranger:
-            self._refuse("another token, or none")
+            self._refuse("token", "another token, or none", address)
         except (ProtocolError, Lost) as error:
-            self._refuse(error.reason)
+            kind = "protocol" if isinstance(error, ProtocolError) else "lost"
+            self._refuse(kind, error.reason, address)
         except Stopped:
             pass
         finally:
             self._forget(line)
 
+    def _admit(self, line: Line) -> bool:
+        """Let in who has proved that it is a peer; where there is no room, in place of one that idles.
+
+        One that is hung up on so finds out when it next asks, and comes back.
+        """
+        with self._lock:
+            self._strangers.pop(line, None)
+            if len(self._peers) >= self._settings.connections:
+                if (other := self._longest_idle()) is None:
+                    return False
+                del self._peers[other]
+                other.hang_up()
+            self._peers[line] = self._clock.monotonic()
+            return True
+
+    def _longest_idle(self) -> Line | None:
+        return next((line for line, since in self._peers.items() if since != _BUSY), None)
+
     def _forget(self, line: Line) -> None:
         with self._lock:
             self._strangers.pop(line, None)
-            self._peers.discard(line)
+            self._peers.pop(line, None)
         line.close()
 
-    def _refuse(self, reason: str) -> None:
+    def _refuse(self, kind: str, reason: str, address: str) -> None:
         with self._lock:
-            self._refused += 1
+            self._refused[kind] += 1
             self._untold += 1
             now = self._clock.monotonic()
             if now < self._told_at + _TELL_SECONDS:
                 return
             self._told_at, times, self._untold = now, self._untold, 0
-        log.warning("peer.refused", reason=reason, times=times)
+        log.warning("peer.refused", reason=reason, address=address, times=times)
 
     def _sweep(self) -> None:
         while not self._stop.wait(_SWEEP_SECONDS):

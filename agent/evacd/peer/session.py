@@ -36,15 +36,22 @@ class Session:
 
     Args:
         leaving: Whether this node goes away itself.
+        idle: Told whether nothing is under way on it.
     """
 
     def __init__(
-        self, line: Line, holdings: Holdings, blocks: Blocks, leaving: Callable[[], bool]
+        self,
+        line: Line,
+        holdings: Holdings,
+        blocks: Blocks,
+        leaving: Callable[[], bool],
+        idle: Callable[[bool], None],
     ) -> None:
         self._line = line
         self._holdings = holdings
         self._blocks = blocks
         self._leaving = leaving
+        self._idle = idle
         self._puts: set[int] = set()
 
     def shake_hands(self, token: bytes, *, room: bool) -> bool:
@@ -85,7 +92,9 @@ class Session:
                     if lost.untouched:
                         return
                     raise
+                self._idle(False)
                 self._do(wire.read_request(header))
+                self._idle(not self._puts)
         finally:
             self._holdings.abort(self._puts)
 
@@ -169,7 +178,9 @@ class Session:
                 self._answer(Answer(Status.MISSING))
                 return
             with held.bytes_at(request.offset, min(request.nbytes, wire.PART)) as found:
-                self._answer(Answer(Status.OK, number=held.nbytes, nbytes=found.nbytes))
+                age = "" if request.nbytes else str(self._holdings.age(held))
+                answer = Answer(Status.OK, number=held.nbytes, nbytes=found.nbytes, text=age)
+                self._answer(answer)
                 self._line.send_chunks(found)
 
     def _list(self, request: Request) -> None:

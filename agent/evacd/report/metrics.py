@@ -16,7 +16,7 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
@@ -96,8 +96,8 @@ class Metrics:
             "evac_workload_orders", "Orders that workloads gave for themselves.", "result"
         )
         self._denied = self._counter(
-            "evac_peers_denied",
-            "What peers at the sockets were refused or dropped for, logged or not.",
+            "evac_clients_denied",
+            "What clients of the sockets were refused or dropped for, logged or not.",
             "what",
         )
         self._registry.register(_Shown(status))
@@ -193,6 +193,8 @@ class _Shown(Collector):
             {
                 (without_secrets(lane["store"]),): lane["bytes_per_second"]
                 for lane in status.get("lanes", ())
+                # What is only assumed is no figure of a link.
+                if lane.get("measured", True)
             },
             "store",
         )
@@ -207,6 +209,13 @@ class _Shown(Collector):
                 "evac_peer_held_jobs", "Jobs of which other nodes' bytes are kept.",
                 {(): len(peer["jobs"])},
             )  # fmt: skip
+            refused = CounterMetricFamily(
+                "evac_peer_refused", "Connections of peers that were not served, or cut off.",
+                labels=("reason",),
+            )  # fmt: skip
+            for reason, times in peer["refused"].items():
+                refused.add_metric((reason,), times)
+            yield refused
         if "risk" in status:
             yield from of_risk(status["risk"])
 

@@ -27,7 +27,7 @@ from evac.store import peer_wire as wire
 from evac.store.errands import Errands
 from evac.store.keys import split
 from evac.store.location import Location, parse
-from evac.store.peer_links import Link, Links
+from evac.store.peer_links import HURRIED, PATIENT, Link, Links, PeerLost
 from evac.store.threads import in_thread
 
 OPTIONS = ("connections", "timeout", "token_file")
@@ -78,6 +78,11 @@ class PeerStore:
         """As configured, without anything secret."""
         return self._location.url
 
+    @property
+    def address(self) -> str:
+        """``host:port``."""
+        return self._location.bucket
+
     async def put(
         self, key: str, data: memoryview, *, progress: Callable[[int], None] | None = None
     ) -> None:
@@ -109,9 +114,22 @@ class PeerStore:
 
     async def list(self, prefix: str) -> Sequence[Entry]:
         """See `Store.list`."""
+        return [entry for entry, _ in await self.aged(prefix)]
+
+    async def aged(self, prefix: str) -> Sequence[tuple[Entry, int]]:
+        """The same, each with the milliseconds since it came."""
         if prefix:
             split(prefix)
         return await in_thread(partial(self._list, prefix))
+
+    async def age(self, key: str) -> int:
+        """Milliseconds since the peer got what it has under *key*.
+
+        Raises:
+            StoreMissing: It has nothing.
+        """
+        split(key)
+        return await in_thread(partial(self._age, key))
 
     async def delete(self, key: str) -> None:
         """See `Store.delete`."""
@@ -131,11 +149,11 @@ class PeerStore:
     def _put(
         self, key: str, data: memoryview, progress: Callable[[int], None] | None, stop: Event
     ) -> None:
-        with data.cast("B") as view, self._links.line(key, stop.is_set) as link:
+        with data.cast("B") as view, self._links.line(key, stop.is_set, HURRIED) as link:
             self._send(link, key, view, progress, stop, wire.Verb.COMMIT)
 
     def _create(self, key: str, data: bytes, stop: Event) -> bool:
-        with memoryview(data) as view, self._links.line(key, stop.is_set) as link:
+        with memoryview(data) as view, self._links.line(key, stop.is_set, HURRIED) as link:
             made = self._send(link, key, view, None, stop, wire.Verb.CREATE)
         return made.status is wire.Status.OK
 
@@ -161,7 +179,7 @@ class PeerStore:
                 progress(nbytes)
 
         def errand(at: int) -> None:
-            with self._links.line(key, stop.is_set) as over:
+            with self._links.line(key, stop.is_set, HURRIED) as over:
                 send(at, over)
 
         starts = range(0, view.nbytes, wire.PART)
@@ -171,8 +189,11 @@ class PeerStore:
                     send(at, link)
             else:
                 Errands(starts, errand).run(self._connections)
+        except PeerLost:
+            link.drop()  # that tells it to forget the put; to wait for an answer would be for nothing
+            raise
         except StoreError:
-            # Told, so that its memory is free at once; a broken connection tells the same.
+            # Told, so that its memory is free at once.
             with suppress(StoreError):
                 link.ask(wire.Request(wire.Verb.ABORT, put=number))
             raise
@@ -180,7 +201,7 @@ class PeerStore:
         return done if done.status is wire.Status.EXISTS else _checked(key, done)
 
     def _get(self, key: str, stop: Event) -> bytes:
-        with self._links.line(key, stop.is_set) as link:
+        with self._links.line(key, stop.is_set, PATIENT) as link:
             nbytes = self._ask_for(link, key, 0, 0).number
             if nbytes > GET_LIMIT:
                 raise StoreRejected(key, f"{nbytes} bytes, expected at most {GET_LIMIT}")
@@ -193,7 +214,7 @@ class PeerStore:
         got: dict[int, int] = {}
 
         def fetch(start: int) -> None:
-            with self._links.line(key, stop.is_set) as link:
+            with self._links.line(key, stop.is_set, PATIENT) as link:
                 end, at = min(start + wire.PART, view.nbytes), start
                 while True:
                     answer = self._ask_for(link, key, offset + at, end - at)
@@ -217,10 +238,17 @@ class PeerStore:
                 break
         return total
 
-    def _list(self, prefix: str, stop: Event) -> Sequence[Entry]:
+    def _age(self, key: str, stop: Event) -> int:
+        with self._links.line(key, stop.is_set, PATIENT) as link:
+            text = self._ask_for(link, key, 0, 0).text
+        if not (text.isascii() and text.isdecimal()):
+            raise StoreUnavailable(key, "the peer does not say how old it is")
+        return int(text)
+
+    def _list(self, prefix: str, stop: Event) -> Sequence[tuple[Entry, int]]:
         root = self._location.key("")
         asked = self._location.key(prefix).rstrip("/")
-        with self._links.line(prefix or ".", stop.is_set) as link:
+        with self._links.line(prefix or ".", stop.is_set, PATIENT) as link:
             answer = _checked(prefix or ".", link.ask(wire.Request(wire.Verb.LIST, asked)))
             if answer.nbytes > wire.MAX_LIST:
                 raise StoreRejected(prefix or ".", "a listing too long to be one")
@@ -228,14 +256,17 @@ class PeerStore:
             with memoryview(buffer) as into:
                 link.receive(into)
         try:
-            found = [Entry(str(key).removeprefix(root), int(n)) for key, n in json.loads(buffer)]
+            found = [
+                (Entry(str(key).removeprefix(root), int(nbytes)), int(age))
+                for key, nbytes, age in json.loads(buffer)
+            ]
         except (ValueError, TypeError) as error:
             raise StoreUnavailable(prefix or ".", "its listing is none") from error
-        return sorted(found, key=lambda entry: entry.key)
+        return sorted(found, key=lambda one: one[0].key)
 
     def _delete(self, key: str, stop: Event) -> None:
         what = wire.Request(wire.Verb.DELETE, self._location.key(key))
-        with suppress(StoreMissing), self._links.line(key, stop.is_set) as link:
+        with suppress(StoreMissing), self._links.line(key, stop.is_set, PATIENT) as link:
             _checked(key, link.ask(what))
 
     def _ask_for(self, link: Link, key: str, offset: int, nbytes: int) -> wire.Answer:

@@ -2,9 +2,16 @@
 
 What one node puts of one job goes to one peer, chosen by rendezvous hashing over the node and the job: nodes that
 leave together spread over those that stay, without asking anybody. A peer that leaves itself, is full
-or does not answer is passed over, and the next in that order takes its place. Reads ask them all: who reads after
-a loss does not know who has what. A peer's own daemon refuses while it leaves, so that a node that leaves
-never puts anything into its own memory, even where it is named among its job's peers.
+or does not answer is passed over, and the next in that order takes its place. A peer's own daemon refuses
+while it leaves, so that a node that leaves never puts anything into its own memory, even where it is named among
+its job's peers.
+
+Reads ask them all: who reads after a loss does not know who has what. Of several copies the one that
+came last counts, by the age that each holder tells. Where nothing listens any more nothing is kept; a
+peer that is there and does not answer may have what is asked for, so that nobody says it is nowhere.
+
+`create` is decided by looking twice: nobody has the key, one takes it, and then nobody else has taken it meanwhile; of
+two that did, the first in an order of the addresses alone stays, and both writers come to the same answer.
 
 Turned down: the least loaded peer. Its load is known when it is asked, and nodes that leave together ask
 at the same moment and are all sent to the same one.
@@ -12,10 +19,10 @@ at the same moment and are all sent to the same one.
 
 import os
 import socket
-from asyncio import TaskGroup
+from asyncio import CancelledError, TaskGroup
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from hashlib import blake2b
-from threading import Lock
 from typing import TypeVar
 
 from evac._clock import Monotonic, monotonic
@@ -24,12 +31,18 @@ from evac.store import Entry
 from evac.store.keys import split
 from evac.store.location import JOB, Location, is_address, parse
 from evac.store.peer import OPTIONS, PeerLeaving, PeerStore, token_path
+from evac.store.peer_links import PeerGone
+from evac.store.progress import Told
 
 T = TypeVar("T")
 # What a process that has registered nobody goes by: "host:port,host:port".
 VARIABLE = "EVAC_PEERS"
-# A peer that did not answer, or leaves, is left alone for so long.
+# A peer that did not answer, or leaves, is the last to be offered a body for so long.
 AWAY_SECONDS = 60.0
+# A put that is cut off where nothing has moved for so long hung on its peer.
+_HUNG_SECONDS = 1.0
+# Bodies of which it is remembered who has them: few enough to cost nothing.
+_REMEMBERED = 4096
 
 
 class PeerGroup:
@@ -37,7 +50,8 @@ class PeerGroup:
 
     Args:
         location: As `parse` gave it.
-        members: Addresses (``host:port``) of those that may have, or take, what is under a key.
+        members: Addresses (``host:port``) of those that may take what is under a key.
+        everybody: Of those that may have it, where these are more: this node itself.
         node: Who puts; nodes of other names choose other peers.
         clock: Monotonic seconds.
     """
@@ -48,23 +62,31 @@ class PeerGroup:
         members: Callable[[str], Iterable[str]],
         *,
         node: str,
+        everybody: Callable[[str], Iterable[str]] | None = None,
         clock: Monotonic = monotonic,
     ) -> None:
         self._location = location
         self._members = members
+        self._everybody = everybody or members
         self._node = node
         self._clock = clock
         self._stores: dict[str, PeerStore] = {}
         self._away: dict[str, float] = {}
+        self._gone: dict[str, float] = {}
+        self._where: dict[str, str] = {}
 
     @classmethod
     def from_url(
-        cls, url: str, members: Callable[[str], Iterable[str]] | None = None
+        cls,
+        url: str,
+        members: Callable[[str], Iterable[str]] | None = None,
+        everybody: Callable[[str], Iterable[str]] | None = None,
     ) -> "PeerGroup":
         """The store behind ``evac://job`` or ``evac://host:port,host:port``.
 
         Args:
             members: Who they are, for ``evac://job``; those in ``EVAC_PEERS`` by default.
+            everybody: See the class.
 
         Raises:
             ConfigError: Malformed, or it holds what may not stand in a URL.
@@ -72,7 +94,8 @@ class PeerGroup:
         location = parse(url, options=OPTIONS)
         token_path(location)  # a malformed one is told now
         if location.bucket == JOB:
-            return cls(location, members or _from_environment, node=socket.gethostname())
+            asked = members or _from_environment
+            return cls(location, asked, node=socket.gethostname(), everybody=everybody)
         named = tuple(location.bucket.split(","))
         return cls(location, lambda _: named, node=socket.gethostname())
 
@@ -89,55 +112,97 @@ class PeerGroup:
     ) -> None:
         """See `Store.put`: to the first peer that takes it; *progress* hears of no byte twice."""
         split(key)
-        told, lock = 0, Lock()
+        told = Told(progress)
 
         async def attempt(store: PeerStore) -> None:
-            written = 0
+            heard, further = self._clock(), told.attempt()
 
-            def further(nbytes: int) -> None:
-                nonlocal told, written
-                with lock:
-                    written += nbytes
-                    step = max(written - told, 0)
-                    told += step
-                if progress is not None and step:
-                    progress(step)
+            def moved(nbytes: int) -> None:
+                nonlocal heard
+                heard = self._clock()
+                further(nbytes)
 
-            await store.put(key, data, progress=further)
+            try:
+                await store.put(key, data, progress=moved)
+            except CancelledError:
+                if self._clock() - heard >= _HUNG_SECONDS:
+                    self._leave_alone(store.address)
+                raise
 
-        await self._first(key, attempt)
+        before = self._where.pop(key, None)
+        address, _ = await self._first(key, self.order(key), attempt)
+        self._remember(key, address)
+        if before is not None and before != address:
+            with suppress(StoreError):  # the newer one counts, wherever an older one is left
+                await self._store(before).delete(key)
 
     async def create(self, key: str, data: bytes) -> bool:
-        """See `Store.create`: nowhere where any peer that answers has it."""
+        """See `Store.create`: nowhere where any peer has it.
+
+        Raises:
+            StoreUnavailable: One that may have it does not answer.
+        """
         split(key)
         if await self._holders(key):
             return False
-        return await self._first(key, lambda store: store.create(key, data))
+        order = self._ordered(key, self._members(key), whose="")
+
+        async def attempt(store: PeerStore) -> bool:
+            return await store.create(key, data)
+
+        at, made = await self._first(key, order, attempt, sure=True)
+        if not made:
+            return False
+        have = {store.address for store in await self._holders(key)} | {at}
+        if at == self._ordered(key, have, whose="")[0]:
+            return True
+        await self._store(at).delete(key)
+        return False
 
     async def get(self, key: str) -> bytes:
         """See `Store.get`; at most 256 MiB."""
         split(key)
-        return await (await self._holder(key)).get(key)
+        return await self._from_holder(key, lambda store: store.get(key))
 
     async def read(self, key: str, offset: int, into: memoryview) -> int:
-        """See `Store.read`."""
+        """See `Store.read`; whoever had it the last time is asked first, since no body ever changes."""
         split(key)
-        return await (await self._holder(key)).read(key, offset, into)
+        if (address := self._where.get(key)) is not None:
+            try:
+                return await self._store(address).read(key, offset, into)
+            except StoreError:
+                self._where.pop(key, None)
+        return await self._from_holder(key, lambda store: store.read(key, offset, into))
 
     async def list(self, prefix: str) -> Sequence[Entry]:
-        """See `Store.list`: what any peer has that answers."""
+        """See `Store.list`: what all of them have together.
+
+        Raises:
+            StoreUnavailable: One that is there does not answer.
+        """
         if prefix:
             split(prefix)
-        found: dict[str, Entry] = {}
-        for _, entries in await self._all(f"{prefix}/" if prefix else "", lambda s: s.list(prefix)):
-            for entry in entries:
-                found.setdefault(entry.key, entry)
-        return sorted(found.values(), key=lambda entry: entry.key)
+        said, silent = await self._all(f"{prefix}/" if prefix else "", lambda s: s.aged(prefix))
+        if silent is not None:
+            raise silent
+        newest: dict[str, tuple[int, Entry]] = {}
+        for _, entries in said:
+            for entry, age in entries:
+                if entry.key not in newest or age < newest[entry.key][0]:
+                    newest[entry.key] = age, entry
+        return [newest[key][1] for key in sorted(newest)]
 
     async def delete(self, key: str) -> None:
-        """See `Store.delete`: everywhere."""
+        """See `Store.delete`: everywhere.
+
+        Raises:
+            StoreUnavailable: One that is there does not answer; what it has would come back.
+        """
         split(key)
-        await self._all(key, lambda store: store.delete(key))
+        self._where.pop(key, None)
+        _, silent = await self._all(key, lambda store: store.delete(key))
+        if silent is not None:
+            raise silent
 
     async def prepare(self, prefix: str) -> None:
         """See `Store.prepare`: memory has no owners."""
@@ -151,75 +216,117 @@ class PeerGroup:
 
     def order(self, key: str) -> tuple[str, ...]:
         """The peers for what this node puts under *key*, the first choice first; those away last."""
-        whose = "/".join(key.split("/")[:2])
         now = self._clock()
+        order = self._ordered(key, self._members(key), whose=self._node)
+        return tuple(sorted(order, key=lambda address: self._away.get(address, now) > now))
 
-        def weight(address: str) -> tuple[bool, bytes]:
-            text = f"{whose}\0{self._node}\0{address}".encode()
-            return self._away.get(address, now) > now, blake2b(text, digest_size=16).digest()
+    def _ordered(self, key: str, addresses: Iterable[str], *, whose: str) -> Sequence[str]:
+        job = "/".join(key.split("/")[:2])
 
-        known = {address for address in self._members(key) if is_address(address)}
-        return tuple(sorted(known, key=weight))
+        def weight(address: str) -> bytes:
+            return blake2b(f"{job}\0{whose}\0{address}".encode(), digest_size=16).digest()
 
-    async def _first(self, key: str, work: Callable[[PeerStore], Awaitable[T]]) -> T:
-        """By the first peer that does it.
+        return sorted({address for address in addresses if is_address(address)}, key=weight)
+
+    async def _first(
+        self,
+        key: str,
+        order: Sequence[str],
+        work: Callable[[PeerStore], Awaitable[T]],
+        *,
+        sure: bool = False,
+    ) -> tuple[str, T]:
+        """By the first peer that does it; its address, and what it said.
+
+        Args:
+            sure: One that does not answer may have done it: nobody else is asked then.
 
         Raises:
             StoreError: None does; worth another try where one of them did not answer.
         """
         failure: StoreError = StoreRejected(key, "no peer of this job is known")
-        for address in self.order(key):
+        for address in order:
             try:
-                return await work(self._store(address))
+                return address, await work(self._store(address))
             except PeerLeaving as error:
                 self._leave_alone(address)
                 failure = failure if isinstance(failure, StoreUnavailable) else error
             except StoreUnavailable as error:
                 self._leave_alone(address)
+                if sure and not (isinstance(error, PeerGone) and error.refused):
+                    raise
                 failure = error
             except StoreRejected as error:
                 failure = failure if isinstance(failure, StoreUnavailable) else error
         raise failure
 
-    async def _holder(self, key: str) -> PeerStore:
-        holders = await self._holders(key)
-        if not holders:
-            raise StoreMissing(key, "no such object")
-        return holders[0]
+    async def _from_holder(self, key: str, work: Callable[[PeerStore], Awaitable[T]]) -> T:
+        """By whoever has it, the newest copy first.
+
+        Raises:
+            StoreMissing: Nobody has it.
+            StoreUnavailable: One that may have it does not answer, or who has it fails.
+        """
+        failure: StoreError = StoreMissing(key, "no such object")
+        for store in await self._holders(key):
+            try:
+                answer = await work(store)
+            except StoreError as error:
+                failure = error
+            else:
+                self._remember(key, store.address)
+                return answer
+        raise failure
 
     async def _holders(self, key: str) -> Sequence[PeerStore]:
-        nothing = memoryview(b"")
-        found = await self._all(key, lambda store: _exists(store, key, nothing))
-        return [store for store, exists in found if exists]
+        """Who has it, the newest copy first; none where surely nobody has."""
+        said, silent = await self._all(key, lambda store: _age(store, key))
+        found = [(age, store.address) for store, age in said if age is not None]
+        if not found and silent is not None:
+            raise silent
+        return [self._store(address) for _, address in sorted(found)]
 
     async def _all(
         self, key: str, work: Callable[[PeerStore], Awaitable[T]]
-    ) -> Sequence[tuple[PeerStore, T]]:
-        """By all peers at once; what those say that answer, in their order.
+    ) -> tuple[Sequence[tuple[PeerStore, T]], StoreError | None]:
+        """By all peers at once; what those said that answered, and why one did not that is there.
 
         Raises:
             StoreError: None answers.
         """
-        order = self.order(key)
         now = self._clock()
-        here = [one for one in order if self._away.get(one, now) <= now] or order
+        known = self._ordered(key, self._everybody(key), whose=self._node)
+        # No sign of the host for many seconds: each further call would wait as long.
+        asked = [one for one in known if self._gone.get(one, now) <= now] or known
         said: dict[str, T] = {}
-        failures: list[StoreError] = []
+        gone: list[StoreError] = []
+        silent: list[StoreError] = []
 
         async def ask(address: str) -> None:
             try:
                 said[address] = await work(self._store(address))
+            except PeerGone as error:
+                self._leave_alone(address)
+                if not error.refused:
+                    self._gone[address] = self._clock() + AWAY_SECONDS
+                gone.append(error)
             except StoreError as error:
-                failures.append(error)
                 if isinstance(error, StoreUnavailable):
                     self._leave_alone(address)
+                silent.append(error)
 
         async with TaskGroup() as tasks:
-            for address in here:
+            for address in asked:
                 tasks.create_task(ask(address))
-        if failures and not said:
-            raise failures[0]
-        return [(self._store(one), said[one]) for one in here if one in said]
+        if not said and (silent or gone):
+            raise (silent or gone)[0]
+        answers = [(self._store(one), said[one]) for one in asked if one in said]
+        return answers, silent[0] if silent else None
+
+    def _remember(self, key: str, address: str) -> None:
+        if len(self._where) >= _REMEMBERED:
+            self._where.pop(next(iter(self._where)))
+        self._where[key] = address
 
     def _leave_alone(self, address: str) -> None:
         self._away[address] = self._clock() + AWAY_SECONDS
@@ -233,12 +340,11 @@ class PeerGroup:
         return self._stores[address]
 
 
-async def _exists(store: PeerStore, key: str, nothing: memoryview) -> bool:
+async def _age(store: PeerStore, key: str) -> int | None:
     try:
-        await store.read(key, 0, nothing)
+        return await store.age(key)
     except StoreMissing:
-        return False
-    return True
+        return None
 
 
 def _from_environment(_: str) -> Sequence[str]:

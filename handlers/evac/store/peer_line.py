@@ -22,6 +22,8 @@ TICK = 0.2
 PIECE = 256 * 1024
 # A header, or one chunk, that takes longer than this holds others up.
 PATIENCE = 30.0
+# No limit but these: for whoever has nowhere else to go.
+_NO_LIMIT = float("inf")
 
 
 class Lost(Exception):
@@ -44,10 +46,14 @@ class Line:
     Args:
         plain: Connected; it is closed with this.
         stopped: Asked between pieces, and every 0.2 s where none moves.
+
+    Attributes:
+        quiet: Seconds in which not one byte moves after which the other end is given up.
     """
 
     def __init__(self, plain: socket.socket, stopped: Callable[[], bool]) -> None:
         self.stopped = stopped
+        self.quiet = _NO_LIMIT
         self._socket = plain
         plain.setblocking(True)
         limit = struct.pack("@ll", 0, int(TICK * 1e6))
@@ -161,17 +167,18 @@ class Line:
         return damaged
 
     def _fill(self, view: memoryview, patience: float, crc: int, *, idle: bool = False) -> int:
-        got, left = 0, patience
+        got, left, quiet = 0, patience, self.quiet
         while got < view.nbytes:
             if self.stopped():
                 raise Stopped
             with view[got : got + PIECE] as piece:
                 step = self._receive(piece, untouched=idle and not got)
                 left -= TICK if step < piece.nbytes else 0.0
+                quiet = self.quiet if step else quiet - TICK
                 with piece[:step] as fresh:
                     crc = crc32c(fresh, crc)
             got += step
-            if left < 0:
+            if min(left, quiet) < 0:
                 raise Lost("timed out")
         return crc
 
@@ -189,7 +196,7 @@ class Line:
 
     def _push(self, view: memoryview, patience: float) -> float:
         """Send all of *view*; returns the patience that is left."""
-        sent = 0
+        sent, quiet = 0, self.quiet
         while sent < view.nbytes:
             if self.stopped():
                 raise Stopped
@@ -201,8 +208,9 @@ class Line:
                 except OSError as error:
                     raise Lost(_why(error), untouched=True) from error
                 patience -= TICK if step < piece.nbytes else 0.0
+                quiet = self.quiet if step else quiet - TICK
             sent += step
-            if patience < 0:
+            if min(patience, quiet) < 0:
                 raise Lost("it takes bytes too slowly")
         return patience
 

@@ -1,10 +1,12 @@
 """Connections to one peer, kept while they are of use, each opened with proof of the token on both sides."""
 
+import errno
 import os
 import secrets
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
@@ -12,11 +14,44 @@ from evac.errors import ProtocolError, StoreRejected, StoreUnavailable
 from evac.store import peer_wire as wire
 from evac.store.peer_line import Line, Lost
 
-# Within one network; a node that is gone does not answer at all.
-CONNECT_SECONDS = 2.0
-HANDSHAKE_SECONDS = 10.0
+
+@dataclass(frozen=True)
+class Pace:
+    """How long whoever asks can wait; seconds.
+
+    Attributes:
+        connect: Until a connection is there. The kernel asks again after 1, 3 and 7.
+        handshake: For one step of it.
+        quiet: In which not one byte moves, once connected.
+    """
+
+    connect: float
+    handshake: float
+    quiet: float
+
+
+# A body has other peers to go to, and the notice is short: one that is frozen must not use it up.
+HURRIED = Pace(connect=2.0, handshake=2.5, quiet=2.5)
+# What is read is here or nowhere.
+PATIENT = Pace(connect=8.0, handshake=10.0, quiet=float("inf"))
 # Waiting ones; more are closed after use.
 KEPT = 8
+
+
+class PeerGone(StoreUnavailable):
+    """Nothing listens there, and memory ends with the daemon that kept it.
+
+    Attributes:
+        refused: The host itself has said so; else there is no sign of it.
+    """
+
+    def __init__(self, key: str, reason: str, *, refused: bool = False) -> None:
+        super().__init__(key, reason)
+        self.refused = refused
+
+
+class PeerLost(StoreUnavailable):
+    """The connection broke, or fell silent: nothing more can be said over it."""
 
 
 class Links:
@@ -38,7 +73,7 @@ class Links:
         self._pid = os.getpid()
 
     @contextmanager
-    def line(self, key: str, stop: Callable[[], bool]) -> "Iterator[Link]":
+    def line(self, key: str, stop: Callable[[], bool], pace: Pace) -> "Iterator[Link]":
         """A connection for a few requests in a row.
 
         Args:
@@ -48,7 +83,7 @@ class Links:
         Raises:
             StoreError: There is none, or it broke.
         """
-        link = Link(self, key, stop)
+        link = Link(self, key, stop, pace)
         try:
             yield link
         except BaseException:
@@ -77,32 +112,42 @@ class Links:
 
     def keep(self, line: Line) -> None:
         """One that is in order, for whoever comes next."""
-        line.stopped = _never
+        line.stopped, line.quiet = _never, float("inf")
         with self._lock:
             if len(self._waiting) < KEPT and self._pid == os.getpid():
                 self._waiting.append(line)
                 return
         line.close()
 
-    def open(self, key: str, stop: Callable[[], bool]) -> Line:
+    def open(self, key: str, stop: Callable[[], bool], pace: Pace) -> Line:
         """A new one.
 
         Raises:
-            StoreUnavailable: Nobody answers there, or not now.
+            PeerGone: Nobody listens there.
+            StoreUnavailable: There is no answer, or not now.
             StoreRejected: The token is not the peer's, or cannot be read.
         """
         token = self._token(key)
         try:
-            plain = socket.create_connection((self._host, self._port), CONNECT_SECONDS)
+            plain = socket.create_connection((self._host, self._port), pace.connect)
         except socket.gaierror as error:
-            raise StoreUnavailable(key, "its host name cannot be resolved") from error
+            reason = "its host name cannot be resolved"
+            if error.errno == socket.EAI_AGAIN:
+                raise StoreUnavailable(key, reason) from error
+            raise PeerGone(key, reason) from error
         except TimeoutError as error:
-            raise StoreUnavailable(key, "timed out") from error
+            # So short a silence says nothing: a full backlog looks the same.
+            kind = PeerGone if pace.connect >= PATIENT.connect else StoreUnavailable
+            raise kind(key, "timed out") from error
         except OSError as error:
-            raise StoreUnavailable(key, (error.strerror or str(error)).lower()) from error
+            reason = (error.strerror or str(error)).lower()
+            refused = isinstance(error, ConnectionRefusedError)
+            if refused or error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH):
+                raise PeerGone(key, reason, refused=refused) from error
+            raise StoreUnavailable(key, reason) from error
         line = Line(plain, stop)
         try:
-            _shake_hands(line, token, key)
+            _shake_hands(line, token, key, pace.handshake)
         except BaseException:
             line.close()
             raise
@@ -129,10 +174,11 @@ class Links:
 class Link:
     """A connection in use, opened when it is first needed."""
 
-    def __init__(self, links: Links, key: str, stop: Callable[[], bool]) -> None:
+    def __init__(self, links: Links, key: str, stop: Callable[[], bool], pace: Pace) -> None:
         self._links = links
         self._key = key
         self._stop = stop
+        self._pace = pace
         self._line: Line | None = None
 
     def ask(self, what: wire.Request, body: memoryview | None = None) -> wire.Answer:
@@ -178,8 +224,7 @@ class Link:
                 raise
         self._links.close()
         self.drop()
-        self._line = self._links.open(self._key, self._stop)
-        return self._exchange(self._line, what, body)
+        return self._exchange(self._ready(self._opened()), what, body)
 
     def _exchange(self, line: Line, what: wire.Request, body: memoryview | None) -> wire.Answer:
         line.send_header(wire.request(what))
@@ -191,22 +236,27 @@ class Link:
         return wire.read_answer(header)
 
     def _get(self) -> Line:
-        if self._line is None:
-            self._line = self._links.take() or self._links.open(self._key, self._stop)
-            self._line.stopped = self._stop
-        return self._line
+        return self._line or self._ready(self._links.take() or self._opened())
+
+    def _opened(self) -> Line:
+        return self._links.open(self._key, self._stop, self._pace)
+
+    def _ready(self, line: Line) -> Line:
+        line.stopped, line.quiet = self._stop, self._pace.quiet
+        self._line = line
+        return line
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
         try:
             yield
         except Lost as error:
-            raise StoreUnavailable(self._key, error.reason) from error
+            raise PeerLost(self._key, error.reason) from error
         except ProtocolError as error:
             raise StoreUnavailable(self._key, error.reason) from error
 
 
-def _shake_hands(line: Line, token: bytes, key: str) -> None:
+def _shake_hands(line: Line, token: bytes, key: str, patience: float) -> None:
     """Prove that we hold the token, and have the peer prove it, before a byte of anybody's goes out.
 
     Raises:
@@ -215,14 +265,12 @@ def _shake_hands(line: Line, token: bytes, key: str) -> None:
     ours = secrets.token_bytes(wire.NONCE)
     try:
         line.send(wire.hello(ours))
-        taken, theirs = wire.read_welcome(
-            line.receive(wire.WELCOME_NBYTES, patience=HANDSHAKE_SECONDS)
-        )
+        taken, theirs = wire.read_welcome(line.receive(wire.WELCOME_NBYTES, patience=patience))
         if not taken:
             raise StoreUnavailable(key, "the peer has all the connections that it takes")
         both = wire.Secrets(token, ours, theirs)
         line.send(both.of_client)
-        proof = wire.read_verdict(line.receive(wire.VERDICT_NBYTES, patience=HANDSHAKE_SECONDS))
+        proof = wire.read_verdict(line.receive(wire.VERDICT_NBYTES, patience=patience))
     except Lost as error:
         raise StoreUnavailable(key, error.reason) from error
     except ProtocolError as error:

@@ -5,11 +5,11 @@ It knows no deadline: who calls it decides how long to wait, and cancels.
 
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from threading import Lock
 from typing import TypeVar
 
 from evac.errors import StoreUnavailable
 from evac.store import Entry, Store
+from evac.store.progress import Told
 
 T = TypeVar("T")
 
@@ -53,24 +53,8 @@ class Retry:
         self, key: str, data: memoryview, *, progress: Callable[[int], None] | None = None
     ) -> None:
         """See `Store.put`; *progress* hears of no byte twice."""
-        told = 0
-        lock = Lock()  # several threads write one body
-
-        async def attempt() -> None:
-            written = 0
-
-            def further(nbytes: int) -> None:
-                nonlocal told, written
-                with lock:
-                    written += nbytes
-                    step = max(written - told, 0)
-                    told += step
-                if progress is not None and step:
-                    progress(step)
-
-            await self._store.put(key, data, progress=further)
-
-        await self._tried(attempt)
+        told = Told(progress)
+        await self._tried(lambda: self._store.put(key, data, progress=told.attempt()))
 
     async def create(self, key: str, data: bytes) -> bool:
         """See `Store.create`; False may speak of an attempt of ours whose answer was lost."""

@@ -117,7 +117,7 @@ def test_what_happens_to_a_workload_is_logged_once(node: Node) -> None:
 
     happened = {name: n for name, n in events.items() if name.split(".")[0] in HAPPEN}
     assert happened == {
-        "workload.joined": 2, "workload.left": 1, "workload.died": 1, "peer.dropped": 1,
+        "workload.joined": 2, "workload.left": 1, "workload.died": 1, "workload.dropped": 1,
     }  # fmt: skip
 
 

@@ -139,7 +139,7 @@ def test_the_nodes_own_workloads_come_first(
     assert holdings.sweep(PART) == 0  # what is spare is enough
     assert blocks.spare_nbytes == 0
     assert holdings.sweep(1) == PART
-    assert [key for key, _ in holdings.below("")] == ["j/step-2.1/a.bin"]
+    assert [key for key, *_ in holdings.below("")] == ["j/step-2.1/a.bin"]
     assert holdings.sweep(1 << 40) == PART
     assert holdings.shown()["used"] == 0
 

@@ -279,15 +279,45 @@ async def test_more_peers_than_may_be_are_told_to_come_later(
     server: PeerServer, tmp_path: Path
 ) -> None:
     lines = [shaken(server) for _ in range(SETTINGS.connections)]
-    # Each is served by now.
+    # Each is in the middle of something by now.
     for line in lines:
-        ask(line, wire.Request(wire.Verb.DELETE, "a"))
+        ask(line, wire.Request(wire.Verb.BEGIN, "a", nbytes=1))
 
     with pytest.raises(StoreUnavailable, match="all the connections that it takes"):
         await works(server, tmp_path)
 
     for line in lines:
         line.close()
+
+
+async def test_one_that_idles_makes_room_for_one_that_has_something_to_say(
+    server: PeerServer, tmp_path: Path
+) -> None:
+    lines = [shaken(server) for _ in range(SETTINGS.connections)]
+    for line in lines:
+        ask(line, wire.Request(wire.Verb.DELETE, "a"))
+    ask(lines[0], wire.Request(wire.Verb.DELETE, "a"))
+
+    await works(server, tmp_path)
+
+    # That which had been silent for the longest went.
+    with pytest.raises(Exception, match="connection lost"):
+        ask(lines[1], wire.Request(wire.Verb.DELETE, "a"))
+    assert ask(lines[0], wire.Request(wire.Verb.DELETE, "a")).status is wire.Status.OK
+    for line in lines:
+        line.close()
+
+
+def test_who_is_refused_is_counted_by_reason(server: PeerServer) -> None:
+    with connect(server) as plain:
+        plain.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + b"x" * 64)
+        with suppress(ConnectionError):
+            assert ended(plain)
+    with connect(server) as plain:
+        plain.sendall(wire.hello(bytes(32)) + bytes(32))
+        assert ended(plain)
+
+    assert server.shown()["refused"] == {"protocol": 1, "token": 1}
 
 
 def test_an_end_waits_for_nobody(server: PeerServer) -> None:

@@ -37,7 +37,7 @@ def denied(scene: Scene, what: str) -> int:
     url = f"{scene.node.status()['http']['url']}/metrics"
     with urllib.request.urlopen(url, timeout=10) as page:
         found = re.search(
-            rf'^evac_peers_denied_total{{what="{what}"}} (\S+)$', page.read().decode(), re.MULTILINE
+            rf'^evac_clients_denied_total{{what="{what}"}} (\S+)$', page.read().decode(), re.MULTILINE
         )
     return int(float(found[1])) if found else 0
 
@@ -63,7 +63,7 @@ def test_a_flood_of_connections_pushes_out_its_own(scene: Scene) -> None:
     assert as_user(NOBODY, attack) == 600
     until("the flood is over", lambda: fds(scene) <= before + 2)
     assert denied(scene, "dropped") - counted >= 500
-    assert len(lines(scene, "peer.dropped", "65534")) == 1
+    assert len(lines(scene, "workload.dropped", "65534")) == 1
 
 
 def test_while_it_stands_no_more_than_its_share_is_open(scene: Scene) -> None:
@@ -114,7 +114,7 @@ def test_memory_ends_at_the_users_share(scene: Scene) -> None:
     assert int(most) <= 64 * MIB
     assert len(reasons) >= 4
     assert all("your user's share of this node is 64 MiB" in one for one in reasons), reasons
-    assert len(lines(scene, "peer.refused", '"reserve"')) == 1
+    assert len(lines(scene, "workload.denied", '"reserve"')) == 1
     assert denied(scene, "reserve") >= 4
     until("its memory is back", lambda: used(scene, NOBODY) == 0)
 
@@ -129,7 +129,7 @@ def test_who_is_refused_over_and_over_is_logged_once(scene: Scene) -> None:
 
     assert as_user(NOBODY, attack) == 300
     assert denied(scene, "register") - counted == 300
-    assert len(lines(scene, "peer.refused", '"register"')) == 1
+    assert len(lines(scene, "workload.denied", '"register"')) == 1
 
 
 def test_who_comes_and_dies_for_ever_is_forgotten(scene: Scene) -> None:

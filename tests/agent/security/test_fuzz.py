@@ -86,4 +86,4 @@ def test_the_daemon_outlives_it_and_a_bystander_goes_on(scene: Scene) -> None:
     assert scene.node.process.poll() is None
     log = scene.node.log.read_text()
     assert "Traceback" not in log
-    assert log.count("peer.dropped") <= 3
+    assert log.count("workload.dropped") <= 3

@@ -14,6 +14,7 @@ import pytest
 from evac.errors import ConfigError, StoreMissing, StoreRejected, StoreUnavailable
 from evac.store import Store, is_durable, open_store
 from evac.store.peer import PeerLeaving
+from evac.store.peer_links import PeerGone
 from evac.store.retry import Retry
 from evacd.clock import SystemClock
 from evacd.peer import PeerServer, PeerSettings
@@ -184,7 +185,7 @@ async def test_nobody_listens_there_says_every_call(token: Path) -> None:
         gone = at(server, token)
 
     for name, error in (await failures(gone)).items():
-        assert type(error) is StoreUnavailable, name
+        assert type(error) is PeerGone, name
         assert error.reason == "connection refused", name
 
 

@@ -1,0 +1,182 @@
+"""Several peers as one store: who is there and does not answer, who is frozen, and which copy counts."""
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from evac.errors import StoreMissing, StoreUnavailable
+from evac.store.location import parse
+from evac.store.peer import OPTIONS, PeerStore
+from evac.store.peer_group import PeerGroup
+from evacd.clock import SystemClock
+from evacd.peer import PeerServer, PeerSettings
+
+MIB = 1024 * 1024
+SETTINGS = PeerSettings("127.0.0.1", 0, b"", 256 * MIB, 3600.0, 16)
+BODY = "me/job/step-9.1/a.bin"
+MARK = "me/job/evac-job.json"
+
+
+@contextmanager
+def running(settings: PeerSettings = SETTINGS) -> Iterator[PeerServer]:
+    server = PeerServer(settings, SystemClock(), leaving=lambda: False, promised=lambda: 0)
+    server.open()
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+@contextmanager
+def frozen() -> Iterator[str]:
+    """A peer whose host takes connections and whose daemon does nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+
+
+def named(server: PeerServer) -> str:
+    return f"127.0.0.1:{server.port}"
+
+
+def group(
+    *members: str, node: str = "x", everybody: Callable[[str], list[str]] | None = None
+) -> PeerGroup:
+    location = parse(f"evac://{','.join(members)}", options=OPTIONS)
+    return PeerGroup(location, lambda _: members, node=node, everybody=everybody)
+
+
+def node_that_prefers(address: str, *members: str) -> str:
+    names = (f"node-{number}" for number in range(200))
+    return next(name for name in names if group(*members, node=name).order(BODY)[0] == address)
+
+
+async def test_what_a_peer_may_have_that_does_not_answer_is_not_called_missing() -> None:
+    with running(replace(SETTINGS, connections=1)) as busy, running() as other:
+        there = PeerStore.from_url(f"evac://{named(busy)}")
+        await there.put(BODY, memoryview(b"newest"))
+        store = group(named(busy), named(other))
+        held = asyncio.Event()
+        begun = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        async def keep() -> None:
+            """Its only place is taken by a put that does not end."""
+
+            def wait(_: int) -> None:
+                loop.call_soon_threadsafe(begun.set)
+                asyncio.run_coroutine_threadsafe(held.wait(), loop).result()
+
+            body = memoryview(bytearray(MIB))
+            await there.put("me/other/step-1.1/a.bin", body, progress=wait)
+
+        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+            tasks.create_task(keep())
+            await begun.wait()
+            for _ in range(2):
+                with pytest.raises(StoreUnavailable):
+                    await store.list("me/job")
+                with pytest.raises(StoreUnavailable):
+                    await store.get(BODY)
+                with pytest.raises(StoreUnavailable):
+                    await store.create(BODY, b"x")
+            held.set()
+
+        assert [entry.key for entry in await store.list("me/job")] == [BODY]
+        assert await store.get(BODY) == b"newest"
+
+
+async def test_memory_whose_daemon_has_ended_is_not_waited_for() -> None:
+    with running() as gone:
+        address = named(gone)
+    with running() as other:
+        store = group(address, named(other))
+        assert await store.list("") == []
+        with pytest.raises(StoreMissing):
+            await store.get(BODY)
+        assert await store.create(BODY, b"x")
+
+
+async def test_a_frozen_peer_does_not_use_up_the_notice() -> None:
+    with frozen() as address, running() as good:
+        members = (address, named(good))
+        store = group(*members, node=node_that_prefers(address, *members))
+
+        async with asyncio.timeout(20):  # one answer may take 60
+            await store.put(BODY, memoryview(bytearray(17 * MIB)))
+
+        assert store.order(BODY) == (named(good), address)
+        assert good.shown()["jobs"]
+
+
+async def test_a_put_that_is_cut_off_on_a_frozen_peer_is_offered_to_another_first() -> None:
+    with frozen() as address, running() as good:
+        members = (address, named(good))
+        node = node_that_prefers(address, *members)
+        now = 0.0
+        location = parse(f"evac://{','.join(members)}", options=OPTIONS)
+        store = PeerGroup(location, lambda _: members, node=node, clock=lambda: now)
+        async with asyncio.TaskGroup() as tasks:
+            task = tasks.create_task(store.put(BODY, memoryview(b"x")))
+            await asyncio.sleep(0)
+            now = 1.5
+            task.cancel()
+
+        assert store.order(BODY)[0] == named(good)
+
+
+async def test_of_two_nodes_that_create_a_key_at_once_one_does() -> None:
+    """Though each chooses among the others, and has what the other has put in its own memory."""
+    with running() as one, running() as two, running() as three:
+        everybody = [named(one), named(two), named(three)]
+        for number in range(12):
+            key = f"me/job-{number}/step-1.1/__0.manifest.json"
+            writers = [
+                group(*members, node=node, everybody=lambda _: everybody)
+                for node, members in (("a", everybody[1:]), ("b", everybody[:1] + everybody[2:]))
+            ]
+            async with asyncio.TaskGroup() as tasks:
+                made = [
+                    tasks.create_task(writer.create(key, text))
+                    for writer, text in zip(writers, (b"one", b"two"), strict=True)
+                ]
+            assert [task.result() for task in made].count(True) <= 1
+            winner = b"one" if made[0].result() else b"two"
+            assert {await writer.get(key) for writer in writers} <= {winner, b"one", b"two"}
+            assert len({await writer.get(key) for writer in writers}) == 1
+            assert not await writers[0].create(key, b"late")
+
+
+async def test_the_copy_that_came_last_counts_and_none_comes_back() -> None:
+    with running() as one, running() as two:
+        members = (named(one), named(two))
+        first, second = (
+            group(*members, node=node_that_prefers(address, *members)) for address in members
+        )
+        await first.put(MARK, memoryview(b"old"))
+        await asyncio.sleep(0.01)
+        await second.put(MARK, memoryview(b"newer"))
+
+        for store in (first, second):
+            assert await store.get(MARK) == b"newer"
+            assert [entry.nbytes for entry in await store.list("me/job")] == [5]
+        await first.delete(MARK)
+        for store in (first, second):
+            with pytest.raises(StoreMissing):
+                await store.get(MARK)
+
+
+async def test_another_holder_is_asked_where_the_first_fails() -> None:
+    with running() as one:
+        with running() as two:
+            members = (named(one), named(two))
+            for server in (one, two):
+                await PeerStore.from_url(f"evac://{named(server)}").put(BODY, memoryview(b"state"))
+            store = group(*members)
+            assert await store.read(BODY, 0, memoryview(bytearray(5))) == 5
+        into = bytearray(5)
+        assert await store.read(BODY, 0, memoryview(into)) == 5
+        assert into == b"state"
