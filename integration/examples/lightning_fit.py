@@ -40,7 +40,7 @@ def fit(folder: str, epochs: int, *callbacks: Callback, **evac: Any) -> Trainer:
     """Train for *epochs*, from wherever the last start of this job has come to."""
     torch.manual_seed(7)
     data = torch.randn(24, 8, generator=torch.Generator().manual_seed(1))
-    samples = torch.utils.data.StackDataset(data)
+    samples = torch.utils.data.TensorDataset(data)
     loader: StatefulDataLoader[Any] = StatefulDataLoader(samples, batch_size=4, shuffle=True)
     trainer = Trainer(
         max_epochs=epochs,

@@ -1,0 +1,122 @@
+"""evac's writer and reader under DCP's own save and load."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import async_save, save
+
+from evac.errors import ConfigError
+from evac.torch.dcp import EvacReader, EvacWriter
+from tests.handlers.torch import ranks
+
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is:UserWarning")
+
+
+def state(number: float, note: str = "") -> dict[str, Any]:
+    weight = torch.full((600,), number)
+    return {"model": {"w": weight, "b": weight[:3] * 2}, "optim": {"m": -weight}, "note": note}
+
+
+def equal(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    pairs = ((one["model"]["w"], other["model"]["w"]), (one["optim"]["m"], other["optim"]["m"]))
+    return all(torch.equal(a, b) for a, b in pairs) and one["note"] == other["note"]
+
+
+@pytest.fixture
+def writer(store: str) -> EvacWriter:
+    return EvacWriter("run", store=store)
+
+
+def test_stock_torch_loads_what_was_saved(writer: EvacWriter, tmp_path: Path) -> None:
+    save(state(1.0, "a"), checkpoint_id="out/step-7", storage_writer=writer)
+
+    (folder,) = tmp_path.glob("store/*/run/step-7.*")
+    found = state(0.0)
+    load(found, checkpoint_id=folder)
+    assert equal(found, state(1.0, "a"))
+
+
+def test_each_save_is_a_generation_and_the_newest_or_the_named_one_is_loaded(
+    writer: EvacWriter, store: str
+) -> None:
+    for step in (1, 2, 3):
+        save(state(step, "n" * step), checkpoint_id=f"step-{step}", storage_writer=writer)
+    reader, found = EvacReader("run", store=store), state(0.0)
+
+    assert reader.find() == 3
+    load(found, storage_reader=reader)
+    assert equal(found, state(3, "nnn"))
+    load(found, checkpoint_id="step-2", storage_reader=reader)
+    assert equal(found, state(2, "nn"))
+
+
+def test_what_outgrows_its_room_is_laid_out_anew(writer: EvacWriter) -> None:
+    save(state(1.0), checkpoint_id="step-1", storage_writer=writer)
+    grown = {**state(2.0, "x" * 100_000), "more": torch.arange(5)}
+    save(grown, checkpoint_id="step-2", storage_writer=writer)
+
+    found = {**state(0.0), "more": torch.zeros(5, dtype=torch.int64)}
+    load(found, storage_reader=writer.reader())
+    assert equal(found, grown)
+    assert torch.equal(found["more"], grown["more"])
+
+
+def test_a_generation_found_damaged_is_passed_over_by_the_next_load(
+    writer: EvacWriter, tmp_path: Path
+) -> None:
+    for step in (1, 2):
+        save(state(step), checkpoint_id=f"step-{step}", storage_writer=writer)
+    (body,) = tmp_path.glob("store/*/run/step-2.*/weights/__0_0.distcp")
+    data = bytearray(body.read_bytes())
+    data[len(data) // 4] ^= 1
+    body.write_bytes(data)
+    reader, found = writer.reader(), state(0.0)
+
+    with pytest.raises(CheckpointException, match="CRC-32C differs"):
+        load(found, storage_reader=reader)
+    assert equal(found, state(0.0))
+    load(found, storage_reader=reader)
+    assert equal(found, state(1))
+    assert reader.find() == 1
+
+
+def test_nothing_saved_is_none_and_no_place_to_save_is_an_error(
+    writer: EvacWriter, tmp_path: Path
+) -> None:
+    assert writer.reader().find() is None
+    with pytest.raises(CheckpointException, match="no evacd at"):
+        save(state(1.0), checkpoint_id="step-1", storage_writer=EvacWriter("run"))
+    with pytest.raises(ConfigError, match="a name that ends in the step"):
+        save(state(1.0), checkpoint_id="latest", storage_writer=writer)
+
+
+def save_beside_training(rank: int, store: str) -> None:
+    writer = EvacWriter("run", store=store)
+    shard = torch.full((4,), float(rank))
+    mine = {**state(1.0), f"rank{rank}": shard}
+    # DCP's own collectives need a group that training does not use; evac's have one.
+    group = dist.new_group(backend="gloo")
+    saving: Any = async_save(
+        mine, checkpoint_id="step-1", storage_writer=writer, process_group=group
+    )
+    for _ in range(5):
+        dist.all_reduce(torch.ones(1))
+    saving.result()
+    for one in mine["model"].values():
+        one.zero_()
+
+
+def test_async_save_runs_beside_training_and_one_rank_loads_what_two_have_saved(
+    store: str,
+) -> None:
+    ranks.run(2, save_beside_training, store)
+
+    found = {**state(0.0), "rank0": torch.zeros(4), "rank1": torch.zeros(4)}
+    load(found, storage_reader=EvacReader("run", store=store))
+    assert equal(found, state(1.0))
+    assert torch.equal(found["rank1"], torch.ones(4))
