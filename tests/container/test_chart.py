@@ -24,6 +24,16 @@ VALUES = {
     "monitored": ("podMonitor.enabled=true", "podMonitor.labels.team=a"),
     "evicting": ("cordon.evict=true", "cordon.conditions={GCESpotPreempting,Terminating}"),
     "report-only": ("cordon.kubernetes=report-only", "hostShutdown=false"),
+    "site": (
+        "seLinuxOptions.type=spc_t",
+        "appArmorProfile.type=Unconfined",
+        "securityContext.runAsNonRoot=false",
+        "dnsPolicy=Default",
+        "priorityClassName=high",
+        "priorityQuota.pods=7",
+        "gpuOnly=false",
+        "arch={amd64,arm64}",
+    ),
     "bare": (
         "networkPolicy.enabled=false",
         "admissionPolicy.enabled=false",
@@ -144,9 +154,18 @@ def test_it_comes_to_every_node_of_its_pools_whatever_taints_that_has(
 def test_it_goes_to_spot_nodes_unless_told_otherwise(made: Callable[[str], Objects]) -> None:
     node = pod(made("default"))["affinity"]["nodeAffinity"]
     terms = node["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-    keys = {each["matchExpressions"][0]["key"] for each in terms}
+    found = [
+        {each["key"]: each.get("values") for each in term["matchExpressions"]} for term in terms
+    ]
 
+    keys = set().union(*found)
     assert {"cloud.google.com/gke-spot", "eks.amazonaws.com/capacityType"} < keys
+    # Without a GPU nothing stages gigabytes, and the image is no Windows one.
+    gpus = {"cloud.google.com/gke-accelerator", "nvidia.com/gpu.present"}
+    for term in found:
+        assert (term["kubernetes.io/os"], term["kubernetes.io/arch"]) == (["linux"], ["amd64"])
+        assert len(term) == 4
+        assert not gpus.isdisjoint(term) or any("gpu" in k or "accelerator" in k for k in term)
     assert "affinity" not in pod(made("mounted"))
     assert pod(made("mounted"))["nodeSelector"] == {"pool": "spot"}
 
@@ -182,7 +201,47 @@ def test_it_may_do_little_on_the_host(made: Callable[[str], Objects]) -> None:
     assert context["allowPrivilegeEscalation"] is False
     assert context["capabilities"]["drop"] == ["ALL"]
     written = {each["mountPath"] for each in container["volumeMounts"] if not each.get("readOnly")}
-    assert written == {"/run/evac", "/var/lib/evac", "/tmp"}
+    assert written == {"/run/evac", "/run/evac-admin", "/var/lib/evac", "/tmp"}
+
+
+def test_of_the_host_s_run_it_sees_no_more_than_the_bus_and_what_logind_says(
+    made: Callable[[str], Objects],
+) -> None:
+    def paths(name: str) -> set[str]:
+        return {v["hostPath"]["path"] for v in pod(made(name))["volumes"] if "hostPath" in v}
+
+    assert paths("default") - paths("report-only") == {"/run/dbus", "/run/systemd"}
+    assert "/run" not in paths("default")
+
+
+def test_no_workload_that_mounts_the_sockets_folder_finds_the_admin_s_there(
+    made: Callable[[str], Objects],
+) -> None:
+    admin = Path(environ(made("default"))["EVAC_ADMIN_SOCKET"])
+    (container,) = pod(made("default"))["containers"]
+    (mount,) = [m for m in container["volumeMounts"] if m["mountPath"] == str(admin.parent)]
+    (volume,) = [v for v in pod(made("default"))["volumes"] if v["name"] == mount["name"]]
+
+    assert "emptyDir" in volume
+    assert not str(admin).startswith("/run/evac/")
+
+
+def test_what_a_site_s_security_wants_is_a_value(made: Callable[[str], Objects]) -> None:
+    (container,) = pod(made("site"))["containers"]
+    context = container["securityContext"]
+
+    assert context["seLinuxOptions"] == {"type": "spc_t"}
+    assert context["appArmorProfile"] == {"type": "Unconfined"}
+    assert context["runAsNonRoot"] is False
+    assert pod(made("site"))["dnsPolicy"] == "Default"
+    assert pod(made("site"))["priorityClassName"] == "high"
+    assert made("site")["ResourceQuota/evac"]["spec"]["hard"] == {"pods": "7"}
+
+
+def test_in_kube_system_no_quota_counts_everybody_s_pods(binaries: None) -> None:
+    done = helm("template", "evac", str(CHART), "--namespace", "kube-system", "--set", STORE)
+    assert done.returncode == 0, done.stderr
+    assert "ResourceQuota/evac" not in objects(done.stdout)
 
 
 def test_its_probes_ask_the_pages_that_can_fail(made: Callable[[str], Objects]) -> None:
@@ -200,7 +259,10 @@ def test_rights_are_no_more_than_what_is_used(made: Callable[[str], Objects]) ->
 
     reads = ["get", "list", "watch"]
     assert verbs("default") == {"nodes": [*reads, "patch"], "nodes/status": ["patch"]}
-    assert verbs("report-only") == {"nodes": reads, "nodes/status": ["patch"]}
+    # To undo what it closed before it only told.
+    assert verbs("report-only") == verbs("default")
+    assert "Role/evac" in made("default")
+    assert "Role/evac" not in made("bare")
     assert verbs("bare") == {"nodes": reads}
     assert verbs("evicting") == {
         "nodes": [*reads, "patch"],
@@ -219,6 +281,11 @@ def test_rights_are_no_more_than_what_is_used(made: Callable[[str], Objects]) ->
         ("stores={bucket}", "/stores/0"),
         ("image.digest=latest", "/image/digest"),
         ("tolerations=none", "tolerations"),
+        ("cordon.conditions={Ready}", "/cordon/conditions/0"),
+        ("podLabels.app\\.kubernetes\\.io/name=x", "app.kubernetes.io/name"),
+        ("env[0].name=EVAC_STORE", "/env/0/name"),
+        ("httpPort=80", "/httpPort"),
+        ("arch={riscv64}", "/arch/0"),
     ],
 )
 def test_a_wrong_value_is_refused_by_its_name(binaries: None, value: str, said: str) -> None:
@@ -257,7 +324,7 @@ def test_an_example_is_a_workload_with_the_socket_and_a_name(path: Path) -> None
     pods = [
         each["spec"]["template"]["spec"]
         for each in yaml.safe_load_all(text)
-        if each["kind"] in ("Job", "Deployment")
+        if each["kind"] in ("Job", "StatefulSet")
     ]
 
     assert pods
@@ -269,5 +336,33 @@ def test_an_example_is_a_workload_with_the_socket_and_a_name(path: Path) -> None
         }
         assert mounts["evac"] == paths["evac"] == "/run/evac"
         assert {"EVAC_JOB", "EVAC_NAMESPACE"} <= {each["name"] for each in container["env"]}
+        # Root of the pod could put a socket of its own in evacd's place; connecting writes nothing.
+        assert all(
+            each.get("readOnly") for each in container["volumeMounts"] if each["name"] == "evac"
+        )
+        assert {each["hostPath"]["type"] for each in spec["volumes"] if "hostPath" in each} == {
+            "DirectoryOrCreate"
+        }
+        hook = container["lifecycle"]["preStop"]["exec"]["command"]
+        assert hook[:3] == ["evac", "leave", "--within"]
+        assert spec["terminationGracePeriodSeconds"] > int(hook[3])
     known = {each.env for each in SETTINGS} | set(OTHERS)
     assert set(re.findall(r"EVAC_[A-Z_]+", text)) <= known
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.name)
+def test_an_example_goes_to_spot_nodes_with_evacd_whatever_their_cloud_taints(
+    made: Callable[[str], Objects], path: Path
+) -> None:
+    def spot(spec: dict[str, Any]) -> set[str]:
+        node = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        return {each["matchExpressions"][0]["key"] for each in node["nodeSelectorTerms"]}
+
+    for each in yaml.safe_load_all(path.read_text()):
+        if "template" in each["spec"]:
+            spec = each["spec"]["template"]["spec"]
+            assert spot(spec) <= spot(pod(made("default")))
+            tolerated = {one["key"] for one in spec["tolerations"] if one["operator"] == "Exists"}
+            assert {
+                "cloud.google.com/gke-spot", "kubernetes.azure.com/scalesetpriority"
+            } < tolerated  # fmt: skip
