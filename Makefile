@@ -11,7 +11,8 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 # What has a long form, for EVAC_NIGHTLY=1.
-NIGHTLY := tests/agent/security/test_fuzz.py tests/handlers/rendezvous tests/deaths
+NIGHTLY := tests/agent/security/test_fuzz.py tests/handlers/rendezvous tests/deaths \
+	tests/handlers/store/test_faults.py
 
 .DEFAULT_GOAL := help
 .PHONY: setup system-packages demo demo-elastic test test-torch nightly lint bench manifest sample clean help
@@ -41,8 +42,8 @@ demo: $(READY)  ## the main job: a notice saves a real training run
 demo-elastic: $(READY)  ## three nodes become two and three again; stock torchrun's time beside ours
 	$(BIN)/python -m integration.demo.elastic $(ARGS)
 
-test: $(READY)  ## run every test
-	$(BIN)/python -m pytest $(ARGS)
+test: $(READY)  ## run every test; those of ARGS, where given
+	$(BIN)/python $(if $(ARGS),-m pytest $(ARGS),tests/shards.py)
 
 nightly: $(READY)  ## the long forms of tests that have one: a million fuzzed packets, ...
 	EVAC_NIGHTLY=1 $(BIN)/python -m pytest $(or $(ARGS),$(NIGHTLY))

@@ -1,20 +1,23 @@
 """More rows: what reaches a store as it was told to, and must not count all the same.
 
-A slot's bit that flips after it was summed, and the acknowledgements of a zombie.
+A slot's bit that flips after it was summed, and the acknowledgements of a zombie. And a peer without a name.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import MappingProxyType
 
 import pytest
 
 from evac.commit import State, finish, put_body, put_manifest, survey, verify
-from evac.errors import GenerationError
+from evac.errors import GenerationError, StoreUnavailable
 from evac.generation import METADATA, Generation, manifest_name
 from evac.manifest import CHUNK
 from evac.store import Store, open_store
+from evacd.clock import SystemClock
+from evacd.peer import PeerServer, PeerSettings
 from tests.handlers.commit.made import METADATA_BYTES, PREFIX, commit, manifest
+from tests.handlers.store.asking import failures
 from tests.handlers.store.conftest import fresh
 from tests.services.azure import AzureServer
 from tests.services.gcs import GcsServer
@@ -26,7 +29,7 @@ SERVERS = MappingProxyType({"s3": "seaweed", "gs": "fake_gcs", "az": "azurite"})
 OLD, NEW = Generation(incarnation=1, step=10), Generation(incarnation=2, step=10)
 
 
-@pytest.fixture(params=["file", *SERVERS])
+@pytest.fixture(params=["file", *SERVERS, "evac"])
 def kind(request: pytest.FixtureRequest) -> str:
     found = request.param
     assert isinstance(found, str)
@@ -36,14 +39,26 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def store(
     kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Store:
+) -> Iterator[Store]:
     if kind == "file":
-        return open_store(f"file://{tmp_path}")
-    server: S3Server | GcsServer | AzureServer = request.getfixturevalue(SERVERS[kind])
-    if not isinstance(server, GcsServer):
-        for name, value in server.environment.items():
+        yield open_store(f"file://{tmp_path}")
+        return
+    if kind == "evac":
+        token = tmp_path / "token"
+        token.write_text("a token that nobody would guess")
+        settings = PeerSettings("127.0.0.1", 0, token.read_bytes(), 64 * 2**20, 3600.0, 16)
+        server = PeerServer(settings, SystemClock(), leaving=lambda: False, promised=lambda: 0)
+        server.open()
+        try:
+            yield open_store(f"evac://127.0.0.1:{server.port}/{fresh()}?token_file={token}")
+        finally:
+            server.close()
+        return
+    bucket: S3Server | GcsServer | AzureServer = request.getfixturevalue(SERVERS[kind])
+    if not isinstance(bucket, GcsServer):
+        for name, value in bucket.environment.items():
             monkeypatch.setenv(name, value)
-    return open_store(f"{kind}://evac-test/{fresh()}?endpoint={server.endpoint}")
+    yield open_store(f"{kind}://evac-test/{fresh()}?endpoint={bucket.endpoint}")
 
 
 async def test_a_bit_that_flips_in_memory_after_it_was_summed_is_named_by_its_chunk(
@@ -97,3 +112,16 @@ async def test_a_zombie_that_ends_late_ends_its_own_generation_and_beats_nothing
     with pytest.raises(GenerationError, match="fenced"):
         await put_manifest(store, PREFIX, manifest(NEW, 1, 2, run="a zombie's"))
     assert await verify(store, PREFIX, NEW) == ()
+
+
+async def test_a_peer_without_a_name_is_told_by_every_call(
+    tmp_path: Path, record_property: Record
+) -> None:
+    record_property("faults", ("no name", "evac"))
+    token = tmp_path / "token"
+    token.write_text("a token that nobody would guess")
+    store = open_store(f"evac://no-such-host.invalid:7000/job?token_file={token}")
+
+    for name, error in (await failures(store)).items():
+        assert isinstance(error, StoreUnavailable), name
+        assert error.reason == "its host name cannot be resolved"
