@@ -2,7 +2,6 @@
 
 import json
 import os
-import select
 import shutil
 import signal
 import struct
@@ -172,7 +171,7 @@ def forked(scene: Scene) -> None:
     """Like any dead one, though its child keeps the socket open."""
     dead(scene)
     assert scene.child is not None
-    assert not select.select([scene.child], [], [], 0)[0]
+    assert scene.child_lives()
 
 
 def mute(scene: Scene) -> None:
@@ -199,7 +198,10 @@ def restarted(scene: Scene) -> None:
     machine.start()
     until("it is on board", lambda: victim.do("connect", seconds=0.1)["connected"])
     until("it has said what it has", lambda: not _waits(machine))
-    assert machine.steps() == scene.staged
+    if not machine.stores and scene.asked:
+        # Memory of the dead, which only the daemon had.
+        scene.staged = set()
+    until("its slots are back", lambda: machine.steps() == scene.staged)
     if scene.writing:
         assert [slot["state"] for slot in machine.slots()].count("writing") == 1
         assert victim.do("finish", step=2) == {}
@@ -292,6 +294,7 @@ DEATHS: Mapping[str, Death] = MappingProxyType(
         "its container gone": (contained, killed, dead),
         "its fork children alive": (plain, killed, forked),
         "daemon SIGKILLed": (plain, daemon_killed, restarted),
+        "the same, no fd store": (plain, daemon_killed, restarted),
         "both die": (plain, both_killed, both_restarted),
         "machine reboots": (plain, rebooted, booted),
         "run id returns": (plain, killed, returned),

@@ -54,10 +54,11 @@ class Chain:
 
     Args:
         both: The workload dies with each daemon, and another one takes its rank.
+        stores: The daemons have an fd store; else the workload hands its memory back.
     """
 
-    def __init__(self, nursery: Nursery, home: Path, *, both: bool) -> None:
-        self.machine = Machine(nursery, home, *FLAGS)
+    def __init__(self, nursery: Nursery, home: Path, *, both: bool, stores: bool) -> None:
+        self.machine = Machine(nursery, home, *FLAGS, stores=stores)
         self._both = both
         self._step = 0
         self._incarnation = 1
@@ -91,6 +92,7 @@ class Chain:
             else:
                 struck.missed += 1
             self._report.unlink(missing_ok=True)
+            self.machine.reap()
         return struck
 
     def end(self) -> None:
@@ -198,7 +200,7 @@ class Chain:
         return not dead()
 
     def _manifests(self) -> int:
-        return len(list((self.machine.store / "root" / "job").glob("step-*/*.manifest.json")))
+        return sum(name.endswith(".manifest.json") for name in self.machine.files())
 
     def _check(self) -> None:
         """What a reader finds is right, and the newest of it never was newer."""

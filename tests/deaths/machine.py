@@ -11,6 +11,7 @@ from typing import Any
 
 from evac.commit import State, survey, verify
 from evac.errors import StoreMissing
+from evac.generation import METADATA as METADATA_NAME
 from evac.generation import Generation
 from evac.store import Store, open_store
 from tests.agent.daemon.fdstore import Manager
@@ -92,14 +93,26 @@ class Worker:
 
 
 class Machine(Node):
-    """A node whose processes come from the nursery, and whose daemon has an fd store."""
+    """A node whose processes come from the nursery.
 
-    def __init__(self, nursery: Nursery, home: Path, *flags: str, nbytes: int = NBYTES) -> None:
+    Args:
+        stores: Its daemon has an fd store.
+    """
+
+    def __init__(
+        self,
+        nursery: Nursery,
+        home: Path,
+        *flags: str,
+        nbytes: int = NBYTES,
+        stores: bool = True,
+    ) -> None:
         super().__init__(home)
         self.nursery = nursery
         self.manager = Manager(home)
         self.flags = flags
         self.nbytes = nbytes
+        self.stores = stores
         self.workers: list[Worker] = []
         self._daemons: list[Child] = []
         self._numbers = count()
@@ -111,10 +124,14 @@ class Machine(Node):
             kept = [(name, fd) for name, fds in self.manager.kept.items() for fd in fds]
             log, null = logs_to(self.log), os.open(os.devnull, os.O_RDWR)
             fds = [fd for _, fd in kept]
-            environ = {
-                "NOTIFY_SOCKET": str(self.manager.path),
-                "LISTEN_FDNAMES": ":".join(name for name, _ in kept),
-            }
+            environ = (
+                {
+                    "NOTIFY_SOCKET": str(self.manager.path),
+                    "LISTEN_FDNAMES": ":".join(name for name, _ in kept),
+                }
+                if self.stores
+                else {}
+            )
             child = self.nursery.bear(
                 "daemon", self.command(*self.flags)[3:], fds=fds, std=(null, log, log),
                 environ=environ, doom=doom or None,
@@ -184,10 +201,17 @@ class Machine(Node):
 
     def saved(self, step: int, job: str = "job") -> bool:
         """Its manifest and `.metadata` are there."""
-        folder = self.store / "root" / job
-        return any(
-            found.with_name("__0.manifest.json").exists()
-            for found in folder.glob(f"step-{step}.*/.metadata")
+        found = [name for name in self.files() if name.startswith(f"root/{job}/step-{step}.")]
+        ends = (f"/{METADATA_NAME}", "/__0.manifest.json")
+        return all(any(name.endswith(end) for name in found) for end in ends)
+
+    def files(self) -> list[str]:
+        """See `Node.files`; folders may go while they are looked at."""
+        return sorted(
+            os.path.relpath(os.path.join(here, name), self.store)
+            for here, _, names in os.walk(self.store)
+            for name in names
+            if "evac-probe" not in here
         )
 
     def stopped(self) -> bool:

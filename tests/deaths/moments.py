@@ -5,6 +5,7 @@ on who is quicker. `Scene.go_on` lets it work on.
 """
 
 import os
+import select
 import signal
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -47,7 +48,8 @@ class Scene:
         assert self.victim.do("connect")["connected"]
         self.fork()
         assert self.victim.do("reserve") == {}
-        until("the fd store has its slots", lambda: len(self.machine.manager.names()) == 3)
+        if self.machine.stores:
+            until("the fd store has its slots", lambda: len(self.machine.manager.names()) == 3)
         return self.victim
 
     def stage(self, *steps: int) -> None:
@@ -77,6 +79,12 @@ class Scene:
         if self.forks:
             # Seen by its number alone, and gone at the test's end.
             self.child = os.pidfd_open(self.victim.do("fork")["child"])
+
+    def child_lives(self) -> bool:
+        """The child of the victim has not ended."""
+        poll = select.poll()
+        poll.register(-1 if self.child is None else self.child, select.POLLIN)
+        return self.child is not None and not poll.poll(0)
 
     def close(self) -> None:
         """Nobody outlives it."""
@@ -153,7 +161,8 @@ def _retention(scene: Scene) -> None:
 def _adoption(scene: Scene) -> None:
     scene.stops("adoption sendmsg before")
     former = scene.machine.worker().ready()
-    until("the fd store has its slots", lambda: len(scene.machine.manager.names()) == 3)
+    if scene.machine.stores:
+        until("the fd store has its slots", lambda: len(scene.machine.manager.names()) == 3)
     for step in (1, 2):
         assert former.do("stage", step=step) == {}
         scene.machine.knows("job", step)

@@ -25,7 +25,11 @@ _FIRST = 3
 _NEWPID, _PR_SET_PDEATHSIG = 0x20000000, 1
 _OUT_OF_THE_WAY = 600
 _MOST = 200
-_NEEDED = ("evac", "evacd.cli", "evacd.daemon", "tests.agent.daemon.worker", "tests.deaths.doom")
+# Those too that the daemon imports only when it needs them.
+_NEEDED = (
+    *("evac", "evac.store.local", "evacd.cli", "evacd.daemon"),
+    *("tests.agent.daemon.worker", "tests.deaths.doom"),
+)
 
 
 class Child:
@@ -37,13 +41,11 @@ class Child:
 
     def poll(self) -> int | None:
         """None while it lives."""
-        ready, _, _ = select.select([self._pidfd], [], [], 0)
-        return 0 if ready else None
+        return 0 if self._ended(0.0) else None
 
     def wait(self, timeout: float | None = None) -> int:
         """Until it has ended."""
-        ready, _, _ = select.select([self._pidfd], [], [], 30.0 if timeout is None else timeout)
-        assert ready, f"process {self.pid} goes on and on"
+        assert self._ended(30.0 if timeout is None else timeout), f"{self.pid} goes on and on"
         return 0
 
     def send_signal(self, number: int) -> None:
@@ -64,6 +66,11 @@ class Child:
         self.kill()
         self.wait()
         os.close(self._pidfd)
+
+    def _ended(self, seconds: float) -> bool:
+        poll = select.poll()
+        poll.register(self._pidfd, select.POLLIN)
+        return bool(poll.poll(1000 * seconds))
 
 
 class Nursery:

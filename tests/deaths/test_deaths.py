@@ -32,6 +32,7 @@ def play(nursery: Nursery, home: Path, death: str, moment: str) -> None:
         home,
         "--store-keep", "1" if moment == "retention" else "3",
         "--memory-orphan-seconds", "1.5" if moment == "past its TTL" else "3600",
+        stores=death != "the same, no fd store",
     )  # fmt: skip
     try:
         {"past its TTL": expire, "ranks move": move}.get(moment, befall)(

@@ -15,18 +15,23 @@ from tests.deaths.kills import PHASES, Chain, Struck, rounds
 from tests.deaths.nursery import Nursery
 
 NIGHTLY = os.environ.get("EVAC_NIGHTLY") == "1"
-KILLS = 5200 if NIGHTLY else 165
+KILLS = 3400 if NIGHTLY else 115
 CHAINS = 6
 
 
-@pytest.mark.parametrize("both", [False, True], ids=["the daemon dies", "both die"])
+@pytest.mark.parametrize(
+    ("both", "stores"),
+    [(False, True), (False, False), (True, True)],
+    ids=["the daemon dies", "the daemon dies without an fd store", "both die"],
+)
 def test_a_daemon_killed_at_any_boundary_loses_nothing_and_leaves_nothing(
     nursery: Nursery,
     tmp_path: Path,
     both: bool,
+    stores: bool,
     record_property: Callable[[str, object], None],
 ) -> None:
-    first = Chain(nursery, tmp_path / "first", both=both)
+    first = Chain(nursery, tmp_path / "first", both=both, stores=stores)
     try:
         aims = first.boundaries()
         first.end()
@@ -36,7 +41,7 @@ def test_a_daemon_killed_at_any_boundary_loses_nothing_and_leaves_nothing(
     chosen = list(rounds(aims, KILLS, seed=17))
 
     def run(number: int) -> Struck:
-        chain = Chain(nursery, tmp_path / str(number), both=both)
+        chain = Chain(nursery, tmp_path / str(number), both=both, stores=stores)
         try:
             struck = chain.strike(chosen[number::CHAINS])
             chain.end()
