@@ -59,6 +59,9 @@ INSERT INTO event (incident, at, name, data)
 SELECT number, ?, ?, ? FROM incident WHERE id = ?
 """
 _CLOSE = "UPDATE incident SET ended = ? WHERE id = ?"
+_PRUNE = "DELETE FROM incident WHERE number <= (SELECT coalesce(max(number), 0) FROM incident) - ?"
+# Of incidents that are over, to so many of the last ones something is still added.
+_REMEMBERED = 64
 
 
 class Journal:
@@ -76,6 +79,8 @@ class Journal:
         self._clock = clock
         self._connection = _prepared(path, clock)
         self._seen: dict[str, float] = {}
+        # In the order in which they ended.
+        self._closed: dict[str, None] = {}
         self._queue: queue.SimpleQueue[_Write | _Settled | None] = queue.SimpleQueue()
         self._dropped = 0
         self._failing = False
@@ -86,6 +91,7 @@ class Journal:
     def open(self, order: Order, notice: Notice, *, node: str, boot: str) -> None:
         """Begin the incident of *order*; its events count from when *notice* was seen."""
         self._seen[order.id] = notice.seen
+        self._closed.pop(order.id, None)
         since = timedelta(seconds=self._clock.monotonic() - notice.seen)
         began = (self._clock.utc() - since).astimezone(UTC).isoformat(timespec="milliseconds")
         values = (
@@ -128,6 +134,11 @@ class Journal:
         """The order is over. Events that come later are still recorded."""
         if incident_id in self._seen:
             self._put(_Write(_CLOSE, (self._since(incident_id), incident_id)))
+            self._put(_Write(_PRUNE, (KEPT,)))
+            self._closed.pop(incident_id, None)
+            self._closed[incident_id] = None
+            for old in list(self._closed)[:-_REMEMBERED]:
+                del self._closed[old], self._seen[old]
 
     async def settled(self) -> None:
         """Wait until all that was recorded so far is on the disk, or could not be written."""
@@ -277,11 +288,7 @@ def _connected(path: Path) -> sqlite3.Connection:
             )
         with connection:
             # Also the proof that the file can be written.
-            connection.execute(
-                "DELETE FROM incident WHERE number <="
-                " (SELECT coalesce(max(number), 0) FROM incident) - ?",
-                (KEPT,),
-            )
+            connection.execute(_PRUNE, (KEPT,))
     except BaseException:
         connection.close()
         raise

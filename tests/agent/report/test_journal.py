@@ -354,3 +354,23 @@ if os.getuid() == 0:
     os.setuid(65534)
 print(load(Path(sys.argv[1])))
 """
+
+
+async def test_a_daemon_that_runs_for_ever_keeps_no_more_incidents_than_one_that_starts_anew(
+    path: Path, clock: HandClock
+) -> None:
+    journal = Journal(path, clock)
+    for number in range(KEPT + 20):
+        journal.open(order(f"o-{number}"), NOTICE, node="n", boot="b")
+        journal.close(f"o-{number}")
+    journal.record(f"o-{KEPT + 19}", "flush.finished", {})
+    with capture_logs() as logs:
+        journal.record("o-0", "flush.finished", {})
+    await journal.settled()
+    journal.stop()
+
+    found = load(path)
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT count(*) FROM incident").fetchone() == (KEPT,)
+    assert found[-1].events[-1].name == "flush.finished", "what comes late is still written"
+    assert [one["event"] for one in logs] == ["journal.ignored"]
