@@ -137,6 +137,7 @@ class Daemon:
                 self._calm = make_calm(
                     config, self._evacuation, self._board, journal, self._clock, beside,
                     cloud=lambda: self._listener.found.cloud if self._listener else "",
+                    dead=lambda: self._proof.dead,
                     node=self._node, boot=self._boot, count=self._count,
                 )  # fmt: skip
                 self._ears = Ears(self._evacuation.hear, self._clock, self._metrics)
@@ -146,7 +147,7 @@ class Daemon:
                 )  # fmt: skip
                 keeping = serving_peers(
                     self._peer, self._clock,
-                    leaving=lambda: evacuation.flush.order is not None,
+                    leaving=lambda: evacuation.goes,
                     promised=lambda: self._board.unclaimed,
                 )  # fmt: skip
                 async with (

@@ -13,7 +13,7 @@ import structlog
 
 from evacd.allowance import Complaints
 from evacd.clock import Clock
-from evacd.facts import Confidence, Kept, Notice, Order, Outcome, Probe
+from evacd.facts import Kept, Notice, Order, Outcome, Probe
 from evacd.flush import Flush
 from evacd.flush.save import Place, Saver
 from evacd.leaving import Leaving
@@ -260,9 +260,7 @@ class Evacuation:
     @property
     def goes(self) -> bool:
         """Whether this node is known to go, be it later; any thread may ask."""
-        return self.flush.order is not None or any(
-            one.confidence >= Confidence.PLANNED for one in self._machine.standing()
-        )
+        return self.flush.order is not None or self._machine.goes
 
     @property
     def at_rest(self) -> bool:

@@ -107,7 +107,11 @@ def make_board(
 def make_keeper(config: Config, *, boot: str) -> Keeper:
     """What a restart does not lose. To be made before anything that opens files."""
     kept = given()
-    keeper = Keeper(config.state.dir / _SLOTS, boot=boot, fds=fd_store(), given=kept)
+    # A disk that is full or read-only is no reason to forget: the sockets' directory is in memory,
+    # and where it had to be used once in this boot, there is what counts.
+    state, run = (one / _SLOTS for one in (config.state.dir, config.sockets.workload.parent))
+    paths = (run, state) if run.exists() else (state, run)
+    keeper = Keeper(*paths, boot=boot, fds=fd_store(), given=kept)
     keeper.open()
     return keeper
 
@@ -184,6 +188,7 @@ def make_calm(
     beside: TaskGroup,
     *,
     cloud: Callable[[], str],
+    dead: Callable[[], Mapping[str, str]],
     node: str,
     boot: str,
     count: Callable[[str, Mapping[str, Any]], None],
@@ -191,6 +196,7 @@ def make_calm(
     """What goes on while no order runs.
 
     Args:
+        dead: Lanes of which it is known that they take nothing, and why.
         cloud: Which one this is, as far as is known; "" for none.
         count: Told each event, by its name.
     """
@@ -203,7 +209,7 @@ def make_calm(
         count(name, data)
         tell(name, data)
 
-    readiness = Readiness(evacuation, clock, window=window, reserve=reserve)
+    readiness = Readiness(evacuation, clock, window=window, reserve=reserve, dead=dead)
     drills = Drills(
         evacuation.way,
         flush,

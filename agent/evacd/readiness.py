@@ -7,7 +7,7 @@ from typing import Any
 from evac.generation import Generation
 from evacd.clock import Clock
 from evacd.evacuation import Evacuation
-from evacd.facts import Unit
+from evacd.facts import Lost, Unit
 from evacd.plan.risk import Risk, UnitRisk, risk
 from evacd.quiet import Ages
 
@@ -18,6 +18,7 @@ class Readiness:
     Args:
         window: Seconds that the cloud gives, from its notice on.
         reserve: Seconds before the deadline that no step is planned into.
+        dead: Lanes of which it is known that they take nothing, and why.
     """
 
     def __init__(
@@ -27,11 +28,13 @@ class Readiness:
         *,
         window: Callable[[], float],
         reserve: float,
+        dead: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self._evacuation = evacuation
         self._clock = clock
         self._window = window
         self._reserve = reserve
+        self._dead = dead
         self._ages = Ages()
         self._looked: tuple[Unit, ...] | None = None
         # What was found last, and of what: seconds on end nothing changes, and many ask.
@@ -48,7 +51,7 @@ class Readiness:
         """What would be lost if a notice with *window* seconds came now."""
         flush, units = self._evacuation.flush, self._evacuation.way.units()
         # Nothing in it is a point in time, so it stays true as long as these are the same.
-        of = window, dict(flush.rates), dict(flush.commits)
+        of = window, dict(flush.rates), dict(flush.commits), dict(self._dead()), self._lost()
         known = None if flush.running else self._found
         if known is None or known[0] is not units or known[1] != of:
             known = units, of, self._risk(window)
@@ -65,11 +68,20 @@ class Readiness:
             reserve=self._reserve,
             commit_seconds=flush.commits,
             now=self._clock.monotonic(),
+            dead=self._dead(),
+            lost=self._lost(),
         )
         # What moves is no less at risk for being half written, only sooner written.
         whole = way.not_durable()
         units = [replace(one, at_risk_bytes=whole.get(one.unit, 0)) for one in found.units]
         return replace(found, units=tuple(units))
+
+    def _lost(self) -> dict[str, str]:
+        """Who is lost under the running order, as far as is known, and why."""
+        flush = self._evacuation.flush
+        if flush.order is None:
+            return {}
+        return {one.unit: one.reason for one in flush.outcomes.values() if isinstance(one, Lost)}
 
     def window(self) -> float:
         """Seconds that are reckoned with: what an order leaves, or else what the cloud gives."""

@@ -16,6 +16,7 @@ class Proof:
 
     def __init__(self, lanes: Iterable[str]) -> None:
         self._why = dict.fromkeys(lanes, "nothing was written there yet")
+        self._dead: dict[str, str] = {}
         self._proven = False
 
     @property
@@ -25,16 +26,22 @@ class Proof:
             return {}
         return {lane: why for lane, why in self._why.items() if is_durable(lane)}
 
+    @property
+    def dead(self) -> Mapping[str, str]:
+        """What was tried and has never taken a byte, and why; peers' memory, too."""
+        return self._dead
+
     def worked(self, lane: str) -> None:
         """It took bytes."""
         self._why.pop(lane, None)
+        self._dead.pop(lane, None)
         self._proven = self._proven or is_durable(lane)
 
     def failed(self, lane: str, reason: str) -> bool:
         """It took none; returns whether that is news. It is none where it once did."""
         if self._why.get(lane, reason) == reason:
             return False
-        self._why[lane] = reason
+        self._why[lane] = self._dead[lane] = reason
         return True
 
     def happened(self, name: str, data: Mapping[str, Any]) -> None:

@@ -133,7 +133,12 @@ class Machine:
 
     def standing(self) -> tuple[Standing, ...]:
         """All that was announced and not taken back, whatever it started."""
-        return tuple(self._seen(each) for each in self._standing.values())
+        return tuple(self._seen(each) for each in tuple(self._standing.values()))
+
+    @property
+    def goes(self) -> bool:
+        """Whether anything that stands is more than advice, though its order may not be due yet."""
+        return any(one.confidence >= Confidence.PLANNED for one in tuple(self._standing.values()))
 
     def _seen(self, each: _Standing) -> Standing:
         waits = each.deadline - self._need if each.state is State.WAITING else None

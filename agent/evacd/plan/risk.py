@@ -5,7 +5,7 @@ is safe already lies behind what was staged last.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from evac.generation import Generation
 from evacd.facts import GivenUp, Step, Unit
@@ -76,17 +76,21 @@ def risk(
     reserve: float,
     commit_seconds: float | Mapping[str, float],
     now: float,
+    dead: Mapping[str, str] | None = None,
+    lost: Mapping[str, str] | None = None,
 ) -> Risk:
     """Plan as if a notice with this window came now, and tell what that plan is worth.
 
     Args:
         window_seconds: What the cloud gives, from its notice on.
+        dead: Lanes of which it is known that they take nothing, and why.
+        lost: Units that were tried and are lost already, and why.
         rates: As `schedule`, and so are the others.
 
     Raises:
         ValueError: As `schedule`.
     """
-    known = in_order(units)
+    known = [_without(unit, dead or {}) for unit in in_order(units)]
     # Who has nothing that is not durable asks for no time.
     plan = schedule(
         [unit for unit in known if not is_safe(unit)],
@@ -99,11 +103,29 @@ def risk(
     limit = now + window_seconds - max(reserve, 0.0)
     steps = {step.unit: step for step in plan.steps}
     given_up = {given.unit: given for given in plan.given_up}
-    return Risk(
-        window_seconds,
-        limit - max((step.ends for step in plan.steps), default=now),
-        tuple(_judge(unit, steps.get(unit.name), given_up.get(unit.name), limit) for unit in known),
+    judged = [_judge(u, steps.get(u.name), given_up.get(u.name), limit) for u in known]
+    told = lost or {}
+    found = tuple(
+        replace(one, saved=None, lost=True, reason=told[one.unit]) if one.unit in told else one
+        for one in judged
     )
+    margin = limit - max((step.ends for step in plan.steps), default=now)
+    if any(one.unit in told for one in found) or any(
+        unit.candidates and not unit.lanes for unit in known
+    ):
+        # No window is long enough: all of it is short.
+        margin = min(margin, -max(window_seconds, 0.0))
+    return Risk(window_seconds, margin, found)
+
+
+def _without(unit: Unit, dead: Mapping[str, str]) -> Unit:
+    """*unit* with no lane that takes nothing; a callback workload has a store of its own."""
+    lanes = tuple(lane for lane in unit.lanes if lane not in dead)
+    if unit.turn_seconds is not None or lanes == unit.lanes:
+        return unit
+    if lanes or not unit.candidates:
+        return replace(unit, lanes=lanes)
+    return replace(unit, lanes=(), empty_because="; ".join({dead[lane]: 0 for lane in unit.lanes}))
 
 
 def is_safe(unit: Unit) -> bool:

@@ -39,3 +39,14 @@ def test_a_flush_proves_it_as_well_as_a_probe() -> None:
         assert proof.missing
         proof.happened(name, {"store": "file:///a"})
         assert not proof.missing
+
+
+def test_a_store_that_took_nothing_is_dead_until_it_takes_something() -> None:
+    proof = Proof(["file:///a", "s3://b"])
+    assert not proof.dead, "nobody has tried yet"
+
+    proof.failed("s3://b", "connection refused")
+    assert proof.dead == {"s3://b": "connection refused"}
+    proof.happened("commit.finished", {"store": "s3://b"})
+
+    assert not proof.dead

@@ -144,6 +144,16 @@ def test_a_planned_notice_waits_until_deadline_minus_need(machine: Machine) -> N
     )
 
 
+def test_a_node_is_known_to_go_from_a_planned_notice_on_and_not_by_advice(machine: Machine) -> None:
+    advice = notice("a1", confidence=Confidence.ADVISORY, deadline=None)
+    machine.feed(Noticed(advice), now=100.0)
+    assert not machine.goes
+    machine.feed(Noticed(planned()), now=100.0)
+    assert machine.goes
+    machine.feed(Cancelled(planned().source, "p1"), now=110.0)
+    assert not machine.goes
+
+
 def test_a_planned_notice_starts_earlier_when_more_has_to_be_saved(machine: Machine) -> None:
     machine.feed(Noticed(planned()), now=100.0)
 

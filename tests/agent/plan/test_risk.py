@@ -173,3 +173,71 @@ def test_what_is_short_is_told_in_seconds() -> None:
     assert found.margin_seconds == -22.5
     assert found.lost == found.units
     assert "28.0 s are left" in found.units[0].reason
+
+
+@given(unit_lists(), windows)
+def test_where_every_store_is_dead_all_that_is_not_durable_is_lost_and_the_window_is_short(
+    units: list[Unit], window: float
+) -> None:
+    found = risk(
+        units,
+        window_seconds=window,
+        rates=RATES,
+        reserve=RESERVE,
+        commit_seconds=COMMIT,
+        now=NOW,
+        dead=dict.fromkeys(LANES, "connection refused"),
+    )
+
+    for unit, one in zip(sorted(units, key=_name), sorted(found.units, key=_unit), strict=True):
+        if unit.candidates:
+            assert one.lost
+            assert one.reason == "connection refused"
+            assert found.margin_seconds <= -max(window, 0.0)
+
+
+@given(unit_lists(), windows)
+def test_a_lane_that_is_dead_saves_no_more_than_if_it_were_not_there(
+    units: list[Unit], window: float
+) -> None:
+    units = [unit for unit in units if unit.turn_seconds is None]
+    both = [replace(unit, lanes=LANES) for unit in units]
+    alone = [replace(unit, lanes=("slow",)) for unit in units]
+
+    def lost(among: list[Unit], **dead: str) -> list[str]:
+        found = risk(
+            among,
+            window_seconds=window,
+            rates=RATES,
+            reserve=RESERVE,
+            commit_seconds=COMMIT,
+            now=NOW,
+            dead=dead,
+        )
+        return [one.unit for one in found.lost]
+
+    assert lost(both, fast="HTTP 503") == lost(alone)
+
+
+def test_who_was_lost_under_the_order_is_lost_whatever_the_plan_says() -> None:
+    unit = Unit("a/job", 1, 0.0, ("fast",), (Candidate(Generation(1, 5), 8),))
+    found = risk(
+        [unit],
+        window_seconds=60.0,
+        rates=RATES,
+        reserve=RESERVE,
+        commit_seconds=COMMIT,
+        now=NOW,
+        lost={"a/job": "connection reset"},
+    )
+
+    assert [(one.unit, one.reason) for one in found.lost] == [("a/job", "connection reset")]
+    assert found.margin_seconds < 0
+
+
+def _name(unit: Unit) -> str:
+    return unit.name
+
+
+def _unit(one: UnitRisk) -> str:
+    return one.unit
