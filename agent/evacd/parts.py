@@ -107,11 +107,7 @@ def make_board(
 def make_keeper(config: Config, *, boot: str) -> Keeper:
     """What a restart does not lose. To be made before anything that opens files."""
     kept = given()
-    # A disk that is full or read-only is no reason to forget: the sockets' directory is in memory,
-    # and where it had to be used once in this boot, there is what counts.
-    state, run = (one / _SLOTS for one in (config.state.dir, config.sockets.workload.parent))
-    paths = (run, state) if run.exists() else (state, run)
-    keeper = Keeper(*paths, boot=boot, fds=fd_store(), given=kept)
+    keeper = Keeper(config.state.dir / _SLOTS, boot=boot, fds=fd_store(), given=kept)
     keeper.open()
     return keeper
 
