@@ -45,7 +45,7 @@ demo-elastic: $(READY)  ## three nodes become two and three again; stock torchru
 test: $(READY)  ## run every test; those of ARGS, where given
 	$(BIN)/python $(if $(ARGS),-m pytest $(ARGS),tests/shards.py)
 
-nightly: $(READY)  ## the long forms of tests that have one: a million fuzzed packets, ...
+nightly: $(READY)  ## the long forms of tests: a million fuzzed packets, ten thousand killed daemons, ...
 	EVAC_NIGHTLY=1 $(BIN)/python -m pytest $(or $(ARGS),$(NIGHTLY))
 
 # The pins are those of the torch that constraints.txt names; another one brings its own.
