@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ def machines(nursery: Nursery, tmp_path: Path) -> Iterator[Callable[..., Machine
     """Makes machines; all of them gone at the end."""
     made: list[Machine] = []
 
-    def make(*flags: str, **more: int) -> Machine:
+    def make(*flags: str, **more: Any) -> Machine:
         made.append(Machine(nursery, tmp_path / f"m{len(made)}", *flags, **more))
         return made[-1]
 
