@@ -5,7 +5,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from threading import Lock
 
-from evac.store.threads import pool
+from evac.store.threads import SHARED, Threads
 
 
 class Errands:
@@ -14,9 +14,13 @@ class Errands:
     Args:
         numbers: In the order in which they are begun.
         work: Does one piece.
+        lender: Whose threads help.
     """
 
-    def __init__(self, numbers: Sequence[int], work: Callable[[int], None]) -> None:
+    def __init__(
+        self, numbers: Sequence[int], work: Callable[[int], None], lender: Threads = SHARED
+    ) -> None:
+        self._lender = lender
         self._numbers = numbers
         self._work = work
         self._lock = Lock()
@@ -29,7 +33,7 @@ class Errands:
         return self._error is not None
 
     def run(self, threads: int) -> None:
-        """Do them all, in this thread and in up to *threads* - 1 of the pool's that are idle.
+        """Do them all, in this thread and in up to *threads* - 1 of the lender's that are idle.
 
         Raises:
             Exception: The first that any piece raised; no thread works on any more then.
@@ -38,7 +42,7 @@ class Errands:
         lent: list[Future[None]] = []
         # While the interpreter shuts down nobody lends any more: then this thread does it all.
         with suppress(RuntimeError):
-            lent.extend(pool().submit(self._drain) for _ in range(wanted))
+            lent.extend(self._lender.pool().submit(self._drain) for _ in range(wanted))
         self._drain()
         for helper in lent:
             if not helper.cancel():  # one that never got a thread has nothing left to do

@@ -24,7 +24,7 @@ from evac.store.keys import split
 from evac.store.location import Location, parse
 from evac.store.parts import SINGLE, part_nbytes
 from evac.store.sums import combined
-from evac.store.threads import in_thread
+from evac.store.threads import Threads, in_thread
 
 T = TypeVar("T")
 OPTIONS = ("connections", "endpoint", "timeout")
@@ -55,6 +55,7 @@ class GcsStore:
     def __init__(self, location: Location) -> None:
         self._location = location
         self._connections = int(location.options.get("connections", CONNECTIONS))
+        self._lender = Threads(location.url)
         self._calls = Calls(
             location.bucket,
             endpoint=location.options.get("endpoint"),
@@ -84,7 +85,7 @@ class GcsStore:
     ) -> None:
         """See `Store.put`. When cancelled, stops within 1 MiB per connection and deletes its parts."""
         _checked(key)
-        await in_thread(partial(self._put, key, data, progress))
+        await in_thread(partial(self._put, key, data, progress), self._lender)
 
     async def create(self, key: str, data: bytes) -> bool:
         """See `Store.create`.
@@ -92,29 +93,29 @@ class GcsStore:
         False may speak of our own, where a first answer was lost. Callers compare what is there.
         """
         _checked(key)
-        return await in_thread(partial(self._create, key, data))
+        return await in_thread(partial(self._create, key, data), self._lender)
 
     async def get(self, key: str) -> bytes:
         """See `Store.get`; at most 256 MiB."""
         _checked(key)
-        return await in_thread(partial(self._get, key))
+        return await in_thread(partial(self._get, key), self._lender)
 
     async def read(self, key: str, offset: int, into: memoryview) -> int:
         """See `Store.read`."""
         _checked(key)
-        return await in_thread(partial(self._read, key, offset, into))
+        return await in_thread(partial(self._read, key, offset, into), self._lender)
 
     async def list(self, prefix: str) -> Sequence[Entry]:
         """See `Store.list`; parts of bodies that are on their way are left out."""
         if prefix:
             split(prefix)
-        return await in_thread(partial(self._list, prefix))
+        return await in_thread(partial(self._list, prefix), self._lender)
 
     async def delete(self, key: str) -> None:
         """See `Store.delete`."""
         _checked(key)
         with suppress(StoreMissing):
-            await in_thread(partial(self._delete, key))
+            await in_thread(partial(self._delete, key), self._lender)
 
     async def prepare(self, prefix: str) -> None:
         """See `Store.prepare`: a bucket has no owners of single objects."""
@@ -127,14 +128,14 @@ class GcsStore:
             older_than: Seconds since the newest part of a put, and five minutes in which one may be on
                 its way.
         """
-        return await in_thread(partial(self._clean, older_than))
+        return await in_thread(partial(self._clean, older_than), self._lender)
 
     def _put(
         self, key: str, data: memoryview, progress: Callable[[int], None] | None, stop: Event
     ) -> None:
         with data.cast("B") as view:
             size = self.part or part_nbytes(view.nbytes, most=COMPOSE * COMPOSE)
-            upload = Upload(self._calls, key, view, size, stop, progress, self.pause)
+            upload = Upload(self._calls, key, view, size, stop, progress, self.pause, self._lender)
             if view.nbytes <= self.single:
                 upload.whole(self._location.key(key))
                 return
@@ -211,7 +212,7 @@ class GcsStore:
                 self._described(key, stop)
                 return 0
             starts = range(0, view.nbytes, RANGE)
-            Errands(starts, fetch).run(self._connections)
+            Errands(starts, fetch, self._lender).run(self._connections)
         total = 0
         for start in starts:
             total += got[start]
@@ -264,7 +265,7 @@ class GcsStore:
                     self._calls.delete(found[number].name, key=key)
 
             # Side by side: whoever waits for this put has little time.
-            Errands(range(len(found)), delete).run(self._connections)
+            Errands(range(len(found)), delete, self._lender).run(self._connections)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from evac.errors import StoreError, StoreUnavailable
 from evac.store.direct import Stopped
 from evac.store.errands import Errands
 from evac.store.gcs_calls import Body, Calls, Made
+from evac.store.threads import SHARED, Threads
 
 T = TypeVar("T")
 # Of one call; a lost one must not cost the body.
@@ -28,6 +29,7 @@ class Upload:
         size: Of each part but the last, in bytes.
         stop: Looked at before each MiB.
         pause: See `tried`.
+        lender: Whose threads send parts.
     """
 
     def __init__(
@@ -39,9 +41,11 @@ class Upload:
         stop: Event,
         progress: Callable[[int], None] | None,
         pause: float = PAUSE,
+        lender: Threads = SHARED,
     ) -> None:
         self.stop = stop
         self._pause = pause
+        self._lender = lender
         self._calls = calls
         self._key = key
         self._data = data
@@ -61,7 +65,7 @@ class Upload:
             end = min(start + self._size, self._data.nbytes)
             self._made[start] = self._send(f"{folder}/{start // self._size:05}", start, end)
 
-        self._errands = Errands(range(0, self._data.nbytes, self._size), send)
+        self._errands = Errands(range(0, self._data.nbytes, self._size), send, self._lender)
         self._errands.run(threads)
 
     def made(self) -> Sequence[Made]:

@@ -14,7 +14,7 @@ from threading import Event
 
 from evac.errors import StoreMissing, StoreRejected, StoreUnavailable
 from evac.store import Entry, Owner, aside, beneath, direct, keys
-from evac.store.threads import in_thread, pool
+from evac.store.threads import Threads, in_thread
 
 # `get` is for manifests and the like; a body is read by `read`.
 GET_LIMIT = 256 * 1024 * 1024
@@ -43,6 +43,8 @@ class LocalStore:
         self._root = os.path.normpath(root)
         self._owner = owner
         self._threads = threads
+        # Its own: on a mount whose server is gone they hang where nothing can end them.
+        self._lender = Threads(f"file://{self._root}")
 
     @property
     def url(self) -> str:
@@ -53,27 +55,27 @@ class LocalStore:
         self, key: str, data: memoryview, *, progress: Callable[[int], None] | None = None
     ) -> None:
         """See `Store.put`. When cancelled, stops after the pieces in flight and leaves nothing."""
-        await in_thread(partial(self._put, key, data, progress))
+        await in_thread(partial(self._put, key, data, progress), self._lender)
 
     async def create(self, key: str, data: bytes) -> bool:
         """See `Store.create`; needs a file system that has hard links."""
-        return await in_thread(partial(self._create, key, data))
+        return await in_thread(partial(self._create, key, data), self._lender)
 
     async def get(self, key: str) -> bytes:
         """See `Store.get`; at most 256 MiB."""
-        return await in_thread(partial(self._get, key))
+        return await in_thread(partial(self._get, key), self._lender)
 
     async def read(self, key: str, offset: int, into: memoryview) -> int:
         """See `Store.read`."""
-        return await in_thread(partial(self._read, key, offset, into))
+        return await in_thread(partial(self._read, key, offset, into), self._lender)
 
     async def list(self, prefix: str) -> Sequence[Entry]:
         """See `Store.list`; regular files only, our temporary ones left out."""
-        return await in_thread(partial(self._list, prefix))
+        return await in_thread(partial(self._list, prefix), self._lender)
 
     async def delete(self, key: str) -> None:
         """See `Store.delete`; folders that it empties go, too."""
-        await in_thread(partial(self._delete, key))
+        await in_thread(partial(self._delete, key), self._lender)
 
     async def prepare(self, prefix: str) -> None:
         """See `Store.prepare`: the folders that *prefix* names, those that are missing.
@@ -81,7 +83,7 @@ class LocalStore:
         Raises:
             StoreRejected: One of them is somebody else's, so that the owner may not write there.
         """
-        await in_thread(partial(self._prepare, prefix))
+        await in_thread(partial(self._prepare, prefix), self._lender)
 
     async def clean(self, *, older_than: float = 60.0) -> int:
         """Remove what killed writers left; how many files that were.
@@ -89,7 +91,7 @@ class LocalStore:
         Args:
             older_than: Seconds since the last write to such a file.
         """
-        return await in_thread(partial(self._clean, older_than))
+        return await in_thread(partial(self._clean, older_than), self._lender)
 
     def _put(
         self, key: str, data: memoryview, progress: Callable[[int], None] | None, stop: Event
@@ -140,7 +142,12 @@ class LocalStore:
             try:
                 direct.allocate(fd, view.nbytes)
                 direct.write(
-                    fd, view, helpers=pool(), threads=self._threads, stop=stop, progress=progress
+                    fd,
+                    view,
+                    helpers=self._lender.pool(),
+                    threads=self._threads,
+                    stop=stop,
+                    progress=progress,
                 )
                 os.fsync(fd)
             except OSError as error:
