@@ -12,6 +12,7 @@ from collections import deque
 from contextlib import suppress
 from threading import RLock
 
+from evac._trust import impostor
 from evac.wire import MAX_FDS, MAX_PACKET
 
 # The daemon reads at once; who is this far behind is hung, and is reconnected to.
@@ -31,6 +32,7 @@ class Channel:
 
         Raises:
             OSError: Nobody listens at *path*, or we may not.
+            ChannelError: Whoever listens is not the daemon.
         """
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._wake = wake
@@ -42,6 +44,8 @@ class Channel:
         try:
             self.socket.setblocking(False)
             self.socket.connect(path)
+            if wrong := impostor(self.socket, os.environ):
+                raise ChannelError(f"{path}: {wrong}")
         except BaseException:
             self.socket.close()
             raise

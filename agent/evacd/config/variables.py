@@ -11,6 +11,7 @@ from evacd.config.table import SECTIONS, SETTINGS
 # What evac's other commands and workloads read.
 OTHERS = (
     "EVAC_CONFIG",
+    "EVAC_DAEMON_UID",
     "EVAC_JOB",
     "EVAC_JOURNAL",
     "EVAC_NAMESPACE",
