@@ -244,6 +244,8 @@ class Kept:
             the ranks of other nodes are still missing there.
         store: URL of the store; "" for a callback workload.
         kind: How much of the generation is safe: ``full``, or the ``weights`` alone.
+        already: Bytes of it that were durable before, and did not have to move; 0 also where
+            nobody knows how many.
     """
 
     unit: str
@@ -253,6 +255,7 @@ class Kept:
     durable: bool = True
     store: str = ""
     kind: Kind = "full"
+    already: int = 0
 
 
 @dataclass(frozen=True)

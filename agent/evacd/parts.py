@@ -17,6 +17,7 @@ from typing import Any
 import aiohttp
 import psutil
 
+from evac.generation import Generation
 from evac.store import Owner, Store, is_durable, open_store
 from evac.wire import Cancel, Drain, Drill, Message
 from evacd.calm import Calm, tell
@@ -202,6 +203,9 @@ def make_calm(
         return window_of(config, cloud())
 
     def told(name: str, data: Mapping[str, Any]) -> None:
+        if name == "trickle.finished" and data["durable"]:
+            generation = Generation(**data["generation"])
+            flush.known.note(data["unit"], generation, data["store"], data["nbytes"])
         count(name, data)
         tell(name, data)
 

@@ -138,6 +138,11 @@ def _outcome(one: Mapping[str, Any]) -> tuple[str, ...]:
     what = f"step {generation['step']}" if generation else "its own flush"
     lacks = lacking(one["durable"], one.get("store", ""), one.get("kind", "full"))
     part = f", {lacks}" if lacks else ""
+    if generation and not one["nbytes"] and not one["seconds"]:
+        facts = [size(one["already"])] if one.get("already") else []
+        facts += [f"in {one['store']}"] if one.get("store") else []
+        where = f" ({', '.join(facts)})" if facts else ""
+        return ("saved", one["unit"], f"{what} was durable already{where}{part}")
     return (
         "saved",
         one["unit"],

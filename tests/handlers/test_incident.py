@@ -125,6 +125,15 @@ class TestSummary:
         assert found.whole
         assert found.verdict == "1 of 1 workload kept, 4.00 MB, 27.5 s before the deadline"
 
+    def test_what_was_durable_already_is_counted_beside_what_was_written(self) -> None:
+        there = {"nbytes": 0, "seconds": 0.0, "store": STORE, "already": 62_900_000}
+        finished = e(0.2, "flush.finished", unit="job", generation=generation(7), **there)
+
+        found = summary(incident(*SEEN, finished, ended=1.0))
+
+        assert found.units[0].already == 62_900_000
+        assert "0 B and 62.9 MB that were durable already" in found.verdict
+
     def test_a_store_that_failed_is_one_try_and_the_next_one_counts(self) -> None:
         failed = e(1.0, "flush.failed", unit="alice/gpt", lane=STORE, reason="disk full")
         again = e(1.1, "flush.started", unit="alice/gpt", lane="s3://b", nbytes=4_000_000)

@@ -32,6 +32,7 @@ from evacd.flush.standing import StandingPlan
 from evacd.flush.story import Story
 from evacd.flush.tries import LONGEST_SECONDS, Tries
 from evacd.flush.wants import Wants, as_large
+from evacd.flush.whole import Known
 from evacd.plan import schedule
 from evacd.plan.again import gives_way, may_give_way
 from evacd.plan.rate import Rate, commit_after
@@ -98,6 +99,8 @@ class Flush:
         self.rates: dict[str, Rate] = {lane: Rate(assumed) for lane in lanes}
         self.commits = dict.fromkeys(self.rates, commit_seconds)
         self.order: Order | None = None
+        # Where what is durable lies; quiet time tells, too.
+        self.known = Known()
         # Where a generation was completed, and older ones may be too many now.
         self.crowded: set[Place] = set()
         self._orphans: set[str] = set()
@@ -305,12 +308,19 @@ class Flush:
         for unit in units:
             if self.order is None and unit.name not in self._own:
                 continue
-            if is_safe(unit) and not isinstance(self.outcomes.get(unit.name), Kept):
-                told = unit.durable and asdict(unit.durable)
-                facts = {"unit": unit.name, "generation": told, "nbytes": 0, "seconds": 0.0}
+            whole = self.known.of(unit) if is_safe(unit) else None
+            if whole is not None and not isinstance(self.outcomes.get(unit.name), Kept):
+                facts = {
+                    "unit": unit.name,
+                    "generation": asdict(whole.generation),
+                    "nbytes": 0,
+                    "seconds": 0.0,
+                    "store": whole.store,
+                    "already": whole.nbytes,
+                }
                 self._record("flush.finished", facts)
-                store = next((lane for lane in unit.lanes if is_durable(lane)), "")
-                self._keep(Kept(unit.name, unit.durable, 0, 0.0, store=store))
+                told = Kept(unit.name, whole.generation, 0, 0.0, store=whole.store)
+                self._keep(replace(told, already=whole.nbytes))
 
     # --- one step ------------------------------------------------------------------------
 
@@ -392,6 +402,7 @@ class Flush:
         self._record("flush.finished", told)
         self._record("commit.finished", {**told, "store": saved.store, "durable": durable})
         if durable:
+            self.known.note(step.unit, step.generation, saved.store, saved.nbytes)
             self._on_board.mark_durable(step.unit, step.generation)
             self._stands.whole(step)
             if saved.place is not None:

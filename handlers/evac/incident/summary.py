@@ -45,6 +45,7 @@ class UnitSummary:
         priority: None where the record does not say.
         step: Training step of what was kept, or else was tried last; None in callback mode.
         nbytes: What was written of it, or else was to be written.
+        already: Bytes of it that were durable before the order, and did not have to move.
         seconds: What that took; None unless kept.
         finished: When it counted, its commit included; seconds since the notice.
         margin: Seconds from there to the deadline; negative in overtime.
@@ -61,6 +62,7 @@ class UnitSummary:
     priority: int | None = None
     step: int | None = None
     nbytes: int = 0
+    already: int = 0
     seconds: float | None = None
     finished: float | None = None
     margin: float | None = None
@@ -221,6 +223,7 @@ def _finished(unit: UnitSummary, event: Event) -> UnitSummary:
         ending=Ending.KEPT,
         step=_step(event.data),
         nbytes=nbytes,
+        already=int(number(event.data, "already") or 0),
         kind=kind,
         seconds=number(event.data, "seconds"),
         finished=event.at,
@@ -282,6 +285,8 @@ def _verdict(result: Summary, withdrawn: str | None) -> str:
         what = f"{kept} of {total} workload{'s' if total != 1 else ''} kept"
         if kept:
             what += f", {size(result.nbytes)}"
+            if already := sum(u.already for u in result.units if u.ending is Ending.KEPT):
+                what += f" and {size(already)} that were durable already"
         if result.margin is not None:
             side = "before" if result.margin >= 0 else "after"
             what += f", {seconds_text(abs(result.margin))} {side} the deadline"

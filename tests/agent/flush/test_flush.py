@@ -354,6 +354,23 @@ async def test_who_is_durable_already_is_kept_and_takes_nobodys_time() -> None:
     assert finished == ["safe", "job"]
 
 
+async def test_who_is_durable_already_is_told_where_and_how_large_it_is() -> None:
+    lanes = ("file:///first", "s3://second")
+    safe = Unit("safe", 9, 0.0, lanes, durable=Generation(1, 9))
+    aboard = Aboard(safe, replace(safe, name="unknown"))
+    async with flushing(aboard, Link(aboard), told := Told(), lanes=lanes) as flush:
+        flush.known.note("safe", Generation(1, 9), "s3://second", 5 * MB)
+        flush.known.note("unknown", Generation(1, 8), "s3://second", 5 * MB)
+        flush.evacuate(order(30.0))
+        await flush.settled.wait()
+
+    kept = Kept("safe", Generation(1, 9), 0, 0.0, store="s3://second", already=5 * MB)
+    assert flush.outcomes["safe"] == kept
+    assert flush.outcomes["unknown"] == Kept("unknown", Generation(1, 9), 0, 0.0)
+    (event,) = [data for _, data in told.events if data.get("unit") == "safe"]
+    assert (event["store"], event["already"]) == ("s3://second", 5 * MB)
+
+
 async def test_an_older_generation_is_not_taken_for_a_newer_one_of_who_is_kept() -> None:
     aboard = Aboard(staged("job", 9, 100, 100))
     link = Link(aboard, partial=["job"])
