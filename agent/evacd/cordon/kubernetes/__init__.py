@@ -73,7 +73,7 @@ class KubernetesCordon:
     async def close(self, order: Order, *, seconds_left: float) -> str | None:
         """See `Cordon`."""
         asking = Asking(self._client, self._node)
-        text = words.told(order, utc=self._clock.utc(), seconds_left=seconds_left)
+        text = self._told(order, seconds_left)
         reason = f"{order.source}-{order.kind}"
         steps: dict[str, Coroutine[Any, Any, None]] = {}
         if not self._report_only:
@@ -85,9 +85,8 @@ class KubernetesCordon:
     async def reopen(self, order: Order, *, reason: str) -> str | None:
         """See `Cordon`."""
         asking = Asking(self._client, self._node)
-        steps: dict[str, Coroutine[Any, Any, None]] = {}
-        if not self._report_only:
-            steps["uncordon"] = self._open(asking)
+        # Where it only tells, there may be a mark of before: nothing is patched where there is none.
+        steps: dict[str, Coroutine[Any, Any, None]] = {"uncordon": self._open(asking)}
         steps["condition"] = self._condition(asking, "Stays", reason, going=False)
         name = "NoticeCancelled" if self._report_only else "Uncordon"
         steps["event"] = self._event(asking, order, name, reason, warning=False)
@@ -105,6 +104,10 @@ class KubernetesCordon:
         )
         if not self._evict_pods:
             return wrong
+        if lost and seconds_left > 0:
+            # What was given up may yet be written by its own job, in what is left of the time.
+            spared = f"no pod evicted before the deadline: {lost} jobs are not saved"
+            return "; ".join(each for each in (wrong, spared) if each)
         result = Evicted()
         try:
             async with asyncio.timeout(max(seconds_left, self._timeout)):
@@ -119,13 +122,13 @@ class KubernetesCordon:
     async def amended(self, order: Order, *, seconds_left: float) -> str | None:
         """See `Following`."""
         asking = Asking(self._client, self._node)
-        text = words.told(order, utc=self._clock.utc(), seconds_left=seconds_left)
+        text = self._told(order, seconds_left)
         reason = f"{order.source}-{order.kind}"
         name = f"NoticeAmended{order.amendments}"
         return await self._each(
             asking,
             {
-                "condition": self._condition(asking, reason, text, going=True),
+                "condition": self._condition(asking, reason, text, going=True, turned=False),
                 "event": self._event(asking, order, name, text, warning=True),
             },
         )
@@ -150,13 +153,16 @@ class KubernetesCordon:
             asking = Asking(self._client, self._node)
             try:
                 async with asyncio.timeout(self._timeout):
-                    mark = marks.mark_of(await asking.node())
+                    node = await asking.node()
             except TimeoutError:
                 reason = asking.last.reason if asking.last else "no answer in time"
             except Refused as refused:
                 reason = str(refused)
             else:
-                return None if mark is None else mark.boot
+                mark = marks.mark_of(node)
+                # Report-only leaves no mark, and a cordon may have been refused where the
+                # condition was not: each of them is undone.
+                return words.boot_told(node) if mark is None else mark.boot
             if not told:
                 log.warning("cordon.unknown", by=self.name, reason=reason)
                 told = True
@@ -197,10 +203,22 @@ class KubernetesCordon:
         node = await asking.change(marks.reopening, await asking.node())
         self._uid = marks.uid_of(node)
 
-    async def _condition(self, asking: Asking, reason: str, text: str, *, going: bool) -> None:
+    def _told(self, order: Order, seconds_left: float) -> str:
         utc = self._clock.utc()
+        return words.told(order, utc=utc, seconds_left=seconds_left, boot=self._boot)
+
+    async def _condition(
+        self, asking: Asking, reason: str, text: str, *, going: bool, turned: bool = True
+    ) -> None:
         await asking.status(
-            words.leaving(self._aliases, reason=reason, message=text, utc=utc, going=going)
+            words.leaving(
+                self._aliases,
+                reason=reason,
+                message=text,
+                utc=self._clock.utc(),
+                going=going,
+                turned=turned,
+            )
         )
 
     async def _event(

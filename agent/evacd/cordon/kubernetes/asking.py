@@ -33,6 +33,7 @@ class Refused(Exception):
         said = f" ({failed.message})" if failed.message else ""
         cure = _CURES.get(failed.status, failed.cure)
         super().__init__(f"{failed.reason}{said}" + (f": {cure}" if cure else ""))
+        self.failed = failed
         self.status = failed.status
 
 
@@ -106,12 +107,12 @@ class Asking:
         params: Mapping[str, str] | None = None,
         body: object = None,
         kind: str = "application/json",
-        busy: bool = True,
+        again: bool = True,
     ) -> object:
         """One request, made again while the server is away, busy or has a new token for us.
 
         Args:
-            busy: 429 means that the server is busy, and not that it refuses.
+            again: False makes it once: the caller has others to ask meanwhile.
 
         Raises:
             Refused: Another try cannot help.
@@ -123,7 +124,7 @@ class Asking:
             if not isinstance(answer, Failed):
                 self.last = None
                 return answer.document
-            if not _helps(answer) or (answer.status == 429 and not busy):
+            if not again or not helps(answer):
                 raise Refused(answer)
             if self.last is None:
                 log.warning(
@@ -134,7 +135,7 @@ class Asking:
             pause = min(2 * pause, _MOST_PAUSE)
 
 
-def _helps(failed: Failed) -> bool:
+def helps(failed: Failed) -> bool:
     """Whether another try may: 401 is a token that the kubelet is about to replace."""
     return failed.status in (0, 401, 408, 429) or failed.status >= 500
 

@@ -2,7 +2,8 @@
 
 Evicting honours disruption budgets: 429 says that one forbids it for now, and it is asked for
 again until the time is over. Source: kubernetes.io/docs/concepts/scheduling-eviction/
-api-eviction, read 2026-11.
+api-eviction, read 2026-11. A pod under two budgets is refused with 500 for as long as it is; so no
+pod that is refused may keep others from being asked for.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from evacd.cordon.kubernetes.asking import Asking, Refused
+from evacd.cordon.kubernetes.asking import Asking, Refused, helps
 from evacd.kube import Failed
 
 _AT_ONCE = 16
@@ -85,7 +86,7 @@ async def evict(asking: Asking, node: str, result: Evicted) -> None:
         path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/eviction"
         while (why := await _once(asking, room, path, body)) is not None:
             result.left[pod] = why.reason
-            if why.status != 429:
+            if not helps(why):
                 return
             await asyncio.sleep(_PAUSE_SECONDS)
         del result.left[pod]
@@ -99,7 +100,7 @@ async def evict(asking: Asking, node: str, result: Evicted) -> None:
 async def _once(asking: Asking, room: asyncio.Semaphore, path: str, body: object) -> Failed | None:
     async with room:
         try:
-            await asking.ask("POST", path, body=body, busy=False)
+            await asking.ask("POST", path, body=body, again=False)
         except Refused as refused:
             if refused.status == 404:
                 return None

@@ -5,7 +5,7 @@ cluster-resources/event-v1. Read 2026-10.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -24,26 +24,52 @@ def reason_of(text: str) -> str:
     return plain[:100] if plain[:1].isalpha() else f"Notice{plain}"[:100]
 
 
-def told(order: Order, *, utc: datetime, seconds_left: float) -> str:
-    """One sentence that says by when and why."""
+def told(order: Order, *, utc: datetime, seconds_left: float, boot: str) -> str:
+    """One sentence that says by when and why, and under which boot: `boot_told` reads it."""
     ends = _time(utc + timedelta(seconds=max(seconds_left, 0.0)))
     return (
         f"{order.source} says that this machine goes ({order.kind}, {order.confidence.word}): "
-        f"deadline {ends}, {max(seconds_left, 0.0):.1f} s left; order {order.id}"
+        f"deadline {ends}, {max(seconds_left, 0.0):.1f} s left; order {order.id}, boot {boot}"
     )
 
 
+def boot_told(node: Mapping[str, Any]) -> str | None:
+    """The boot under which our condition was set and not taken back; None where it is not so."""
+    status = node.get("status")
+    found = status.get("conditions") if isinstance(status, Mapping) else None
+    for each in found if isinstance(found, list) else []:
+        if (
+            isinstance(each, Mapping)
+            and each.get("type") == CONDITION
+            and each.get("status") == "True"
+        ):
+            boot = re.search(r"boot ([0-9A-Za-z-]+)$", str(each.get("message", "")))
+            return boot[1] if boot else None
+    return None
+
+
 def leaving(
-    aliases: Iterable[str], *, reason: str, message: str, utc: datetime, going: bool
+    aliases: Iterable[str],
+    *,
+    reason: str,
+    message: str,
+    utc: datetime,
+    going: bool,
+    turned: bool = True,
 ) -> dict[str, Any]:
-    """A strategic merge patch of the status: conditions are merged by their type."""
+    """A strategic merge patch of the status: conditions are merged by their type.
+
+    Args:
+        turned: Their status is another one than before; else only its words are.
+    """
     one = {
         "status": "True" if going else "False",
         "reason": reason_of(reason),
         "message": message[:_MOST_MESSAGE],
         "lastHeartbeatTime": _time(utc),
-        "lastTransitionTime": _time(utc),
     }
+    if turned:
+        one["lastTransitionTime"] = _time(utc)
     return {"status": {"conditions": [{"type": kind, **one} for kind in (CONDITION, *aliases)]}}
 
 

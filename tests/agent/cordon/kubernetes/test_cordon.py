@@ -347,6 +347,51 @@ async def test_what_an_earlier_boot_left_closed_is_known(cluster: Cluster, make:
     assert await make(boot="boot-2").left_over() == "boot-1"
 
 
+async def test_what_only_tells_is_known_by_its_condition_after_a_new_boot(
+    cluster: Cluster, make: Make
+) -> None:
+    await close(make(boot="boot-1", report_only=True))
+    later = make(boot="boot-2", report_only=True)
+
+    assert await later.left_over() == "boot-1"
+    assert await later.reopen(ORDER, reason="the node has booted again") is None
+    assert cluster.conditions()["EvacLeaving"] == "False"
+    assert await later.left_over() is None
+
+
+async def test_a_condition_without_a_cordon_is_known_after_a_new_boot(
+    cluster: Cluster, make: Make
+) -> None:
+    """The node's patch was refused, and its status' was not."""
+    cluster.kube.faults = [Fault("PATCH", f"/nodes/{NODE}", status=403, times=1)]
+    wrong = await close(make(boot="boot-1"))
+    assert wrong is not None
+    assert wrong.startswith("cordon: HTTP 403")
+    assert ANNOTATION not in cluster.node["metadata"].get("annotations", {})
+
+    assert await make(boot="boot-2").left_over() == "boot-1"
+
+
+async def test_what_only_tells_undoes_what_it_closed_before(cluster: Cluster, make: Make) -> None:
+    await close(make(boot="boot-1"))
+
+    assert await make(boot="boot-2", report_only=True).reopen(ORDER, reason="booted") is None
+    assert TAINT not in cluster.taints
+    assert "unschedulable" not in cluster.node["spec"]
+
+
+async def test_an_amendment_is_no_transition(cluster: Cluster, make: Make) -> None:
+    cordon = make()
+    await close(cordon)
+
+    def old(node: Object) -> None:
+        node["status"]["conditions"][1]["lastTransitionTime"] = "2026-01-01T00:00:00Z"
+
+    await cluster.edit(old)
+    await cordon.amended(replace(ORDER, amendments=1), seconds_left=5.0)
+    assert cluster.node["status"]["conditions"][1]["lastTransitionTime"] == "2026-01-01T00:00:00Z"
+
+
 @pytest.mark.parametrize("status", [403, 503])
 async def test_it_is_looked_for_until_the_server_answers(
     cluster: Cluster, make: Make, status: int
@@ -406,10 +451,41 @@ class TestEviction:
         self, cluster: Cluster, make: Make
     ) -> None:
         cordon = make(evict_pods=True)
-        assert await cordon.emptied(ORDER, kept=1, lost=1, seconds_left=5.0) is None
+        assert await cordon.emptied(ORDER, kept=2, lost=0, seconds_left=5.0) is None
 
         assert self.left(cluster) == self.STAY
-        assert [e["reason"] for e in cluster.events()] == ["FlushIncomplete"]
+        assert [e["reason"] for e in cluster.events()] == ["FlushCompleted"]
+
+    async def test_what_is_not_saved_is_not_evicted_before_the_deadline(
+        self, cluster: Cluster, make: Make
+    ) -> None:
+        cordon = make(evict_pods=True)
+        wrong = await cordon.emptied(ORDER, kept=1, lost=1, seconds_left=5.0)
+
+        assert wrong == "no pod evicted before the deadline: 1 jobs are not saved"
+        assert len(self.left(cluster)) == 6
+        assert await cordon.emptied(ORDER, kept=1, lost=1, seconds_left=-0.1) is None
+        assert self.left(cluster) == self.STAY
+
+    async def test_pods_that_can_never_be_evicted_keep_no_others_from_it(
+        self, cluster: Cluster, make: Make
+    ) -> None:
+        """Under two budgets a pod's eviction is answered with 500, again and again."""
+        for number in range(16):
+            meta = {"name": f"a-{number}", "labels": {}, "ownerReferences": []}
+            pod = {"metadata": meta, "spec": {"nodeName": NODE}, "status": {"phase": "Running"}}
+            await cluster.kube.storage.create(PODS, "team", pod)
+        cluster.kube.faults = [
+            Fault("POST", f"/pods/a-{number}/eviction", status=500) for number in range(16)
+        ]
+        cordon = make(evict_pods=True, timeout_seconds=2.0)
+
+        wrong = await cordon.emptied(ORDER, kept=1, lost=0, seconds_left=0.5)
+
+        assert wrong is not None
+        assert wrong.startswith("16 pods not evicted: team/a-")
+        assert "HTTP 500" in wrong
+        assert not {"train-0", "train-1"} & self.left(cluster)
 
     async def budget(self, cluster: Cluster, *, allowed: int) -> None:
         await cluster.kube.storage.create(
