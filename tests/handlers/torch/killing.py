@@ -74,7 +74,7 @@ class Fuse(torch.Tensor):
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if cls.lit and func is torch.Tensor.copy_:
             die()
-        return super().__torch_function__(func, types, args, kwargs or {})
+        return super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call] # torch has no types here
 
 
 class Samples(torch.utils.data.Dataset[torch.Tensor]):
@@ -221,7 +221,7 @@ def _arm(case: Case, rank: int, run: Training) -> None:
 
 
 def _die_on_the_way_back(_module: torch.nn.Module, _given: Any, out: torch.Tensor) -> None:
-    out.register_hook(lambda _gradient: die())
+    out.register_hook(lambda _gradient: die())  # type: ignore[no-untyped-call] # torch has no types here
 
 
 def _watch(there: Any) -> None:

@@ -49,6 +49,30 @@ def _growth(rank: int, folder: str) -> None:
     saver.close()
 
 
+def _late(rank: int, folder: str) -> None:
+    """A parameter that no sample reaches at first: Adam's moments of it appear at step 4."""
+    client, run = FakeClient([f"file://{folder}/store"]), Run(rank=rank)
+    late = torch.nn.Parameter(torch.ones(2))
+    run.model.register_parameter("late", late)
+    run.optimizer = torch.optim.AdamW(run.model.parameters(), lr=0.05)
+    saver = run.saver(client=client.as_client(), scheduler=None, every=1)
+    for step in range(1, 400):
+        if step >= 4:
+            late.grad = torch.ones(2)
+        for one in run.model.parameters():
+            if one is not late:
+                one.grad = torch.ones_like(one)
+        run.optimizer.step()
+        saver.step(step)
+        for number, _ in client.kept:
+            if number not in client._free:
+                client.free(number)
+        if _enough(len(client.reservations) > 1 and client.kept[-1][1] > 4):
+            break
+    _tell(folder, rank, client)
+    saver.close()
+
+
 def _enough(mine: bool) -> bool:
     every = torch.tensor(float(mine))
     dist.all_reduce(every)
@@ -85,3 +109,12 @@ def test_a_state_that_outgrew_its_layout_on_one_rank_is_planned_anew_on_all(
     # Rank 1 skipped what did not fit; from the new layout on both have the same steps.
     assert one["kept"][-1] == other["kept"][-1]
     assert one["kept"][:3] == other["kept"][:3] == [1, 2, 3]
+
+
+def test_moments_that_appear_late_are_planned_for_between_the_ranks(tmp_path: Path) -> None:
+    ranks.run(_WORLD, _late, str(tmp_path))
+    one, other = _told(tmp_path)
+    assert one["layouts"] == other["layouts"]
+    assert len(set(one["layouts"])) == 2
+    assert one["kept"] == other["kept"]
+    assert one["kept"][:3] == [1, 2, 3]

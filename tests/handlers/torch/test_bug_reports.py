@@ -82,6 +82,7 @@ import pytest
 import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+from evac.torch import Checkpointer
 from tests.handlers.torch.fakes import FakeClient
 from tests.handlers.torch.training import Run, wait_committed
 
@@ -131,10 +132,11 @@ def test_a_rank_has_as_many_mappings_as_slots_however_many_tensors() -> None:
     client = FakeClient(["file:///x"])
     model = torch.nn.ParameterList([torch.randn(2) for _ in range(3000)])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    run = Run()
-    run.model, run.optimizer = model, optimizer
+    saver = Checkpointer(
+        model=model, optimizer=optimizer, job="j", client=client.as_client(), slots=2
+    )
 
-    assert run.saver(client=client.as_client(), scheduler=None, slots=2).stage(1)
+    assert saver.stage(1)
 
     assert len(client.reservations) == 1
     assert len(client._slots) == 2

@@ -72,9 +72,10 @@ def test_a_generator_that_was_not_registered_then_starts_afresh_by_name(
 def test_scaler_average_and_counters_come_back(store: str) -> None:
     def extra(run: Run) -> dict[str, Any]:
         averaged = torch.optim.swa_utils.AveragedModel(
-            run.model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9)
+            run.model,
+            multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9),  # type: ignore[no-untyped-call] # torch has no types here
         )
-        scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)  # type: ignore[attr-defined] # public
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
         return {"ema": averaged, "scaler": scaler, "counters": Counters()}
 
     run = Run()
