@@ -80,6 +80,55 @@ def test_another_s_no_execute_taint_is_not_in_its_way(installed: Cluster, as_eva
     installed.kubectl("taint", "nodes", "gpu-7", "other-")
 
 
+@pytest.mark.parametrize(
+    ("patch", "said", "below"),
+    [
+        (
+            '{"spec": {"taints": [{"key": "other", "value": "x", "effect": "NoSchedule"}]}}',
+            "no taints but its own",
+            "",
+        ),
+        (
+            '{"metadata": {"annotations": {"cluster-autoscaler.kubernetes.io/scale-down-disabled": "true"}}}',
+            "no annotation but evac/cordon",
+            "",
+        ),
+        ('{"spec": {"podCIDR": "10.0.0.0/24"}}', "nothing of a node's spec but", ""),
+        ('{"status": {"capacity": {"cpu": "512"}}}', "nothing of a node's status but", "status"),
+        (
+            '{"status": {"conditions": [{"type": "Ready", "status": "False"}]}}',
+            "no conditions but its own",
+            "status",
+        ),
+    ],
+)
+def test_of_its_own_node_it_changes_what_a_cordon_needs_and_no_more(
+    installed: Cluster, as_evacd: As, patch: str, said: str, below: str
+) -> None:
+    before = installed.get("node", "gpu-7")
+    flags = [f"--subresource={below}"] if below else []
+
+    assert said in as_evacd("patch", "node", "gpu-7", "-p", patch, *flags, fails=True)
+    assert installed.get("node", "gpu-7") == before
+
+
+def test_it_takes_no_taint_of_another_s_away(installed: Cluster, as_evacd: As) -> None:
+    installed.kubectl("taint", "nodes", "gpu-7", "other=x:NoSchedule")
+    said = as_evacd("taint", "nodes", "gpu-7", "other-", fails=True)
+
+    assert "may change no taints but its own" in said
+    installed.kubectl("taint", "nodes", "gpu-7", "other-")
+
+
+def test_it_sets_its_own_condition(installed: Cluster, as_evacd: As) -> None:
+    ours = {"type": "EvacLeaving", "status": "True", "reason": "X", "message": "it goes"}
+    patch = json.dumps({"status": {"conditions": [ours]}})
+    as_evacd("patch", "node", "gpu-7", "-p", patch, "--subresource=status")
+    found = installed.get("node", "gpu-7")["status"]["conditions"]
+
+    assert [each["type"] for each in found] == ["Ready", "EvacLeaving"]
+
+
 def checked(cluster: Cluster, account: Path, *flags: str) -> dict[str, str]:
     """What ``evacd check`` finds of Kubernetes, on gpu-7."""
     done = subprocess.run(
