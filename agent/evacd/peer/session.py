@@ -135,7 +135,7 @@ class Session:
             raise ProtocolError(f"a part of {request.nbytes} bytes")
         with self._holdings.part(request.put, request.offset, request.nbytes) as making:
             if making is None:
-                self._discard(request.nbytes)
+                self._line.skip_chunks(request.nbytes)
                 return Answer(Status.GONE)
             return self._receive(making, request)
 
@@ -143,10 +143,10 @@ class Session:
         try:
             block = self._blocks.take(request.nbytes, self._line.stopped)
         except OSError as error:
-            self._discard(request.nbytes)
+            self._line.skip_chunks(request.nbytes)
             return Answer(Status.FULL, text=error.strerror or str(error))
         try:
-            damaged = self._line.receive_chunks(block.view)
+            damaged = self._line.receive_chunks(block.view, sealed=wire.is_sealed(making.key))
         except BaseException:
             self._blocks.give(block, keep=True)
             raise
@@ -157,13 +157,6 @@ class Session:
             return Answer(Status.DAMAGED, number=number)
         self._holdings.arrived(making, request.offset, block)
         return _OK
-
-    def _discard(self, nbytes: int) -> None:
-        """What comes for nobody must still be taken off the line, to be able to say so."""
-        with memoryview(bytearray(min(nbytes, wire.CHUNK))) as nowhere:
-            for start in range(0, nbytes, wire.CHUNK):
-                with nowhere[: nbytes - start] as chunk:
-                    self._line.receive_chunks(chunk)
 
     def _finish(self, request: Request) -> Answer:
         done = self._holdings.finish(request.put, only_new=request.verb is Verb.CREATE)
@@ -181,13 +174,13 @@ class Session:
                 age = "" if request.nbytes else str(self._holdings.age(held))
                 answer = Answer(Status.OK, number=held.nbytes, nbytes=found.nbytes, text=age)
                 self._answer(answer)
-                self._line.send_chunks(found)
+                self._line.send_chunks(found, sealed=wire.is_sealed(held.key))
 
     def _list(self, request: Request) -> None:
         text = json.dumps(self._holdings.below(request.key), separators=(",", ":")).encode()
         with memoryview(text) as document:
             self._answer(Answer(Status.OK, nbytes=document.nbytes))
-            self._line.send_chunks(document)
+            self._line.send_chunks(document, sealed=True)
 
     def _delete(self, request: Request) -> Answer:
         self._holdings.delete(request.key)

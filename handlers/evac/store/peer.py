@@ -174,7 +174,7 @@ class PeerStore:
             nbytes = wire.part_nbytes(view.nbytes, at)
             part = wire.Request(wire.Verb.PART, put=number, offset=at, nbytes=nbytes)
             with view[at : at + nbytes] as body:
-                _checked(key, over.ask(part, body))
+                _checked(key, over.ask(part, body, sealed=wire.is_sealed(key)))
             if progress is not None:
                 progress(nbytes)
 
@@ -221,7 +221,7 @@ class PeerStore:
                     if answer.nbytes > end - at:
                         raise StoreUnavailable(key, "the peer sent more than was asked for")
                     with view[at : at + answer.nbytes] as piece:
-                        link.receive(piece)
+                        link.receive(piece, sealed=wire.is_sealed(key))
                     at += answer.nbytes
                     # An answer ends where a piece of the peer's memory does.
                     if at == end or not answer.nbytes:
@@ -248,20 +248,20 @@ class PeerStore:
     def _list(self, prefix: str, stop: Event) -> Sequence[tuple[Entry, int]]:
         root = self._location.key("")
         asked = self._location.key(prefix).rstrip("/")
-        with self._links.line(prefix or ".", stop.is_set, PATIENT) as link:
-            answer = _checked(prefix or ".", link.ask(wire.Request(wire.Verb.LIST, asked)))
+        with self._links.line(prefix or self.url, stop.is_set, PATIENT) as link:
+            answer = _checked(prefix or self.url, link.ask(wire.Request(wire.Verb.LIST, asked)))
             if answer.nbytes > wire.MAX_LIST:
-                raise StoreRejected(prefix or ".", "a listing too long to be one")
+                raise StoreRejected(prefix or self.url, "a listing too long to be one")
             buffer = bytearray(answer.nbytes)
             with memoryview(buffer) as into:
-                link.receive(into)
+                link.receive(into, sealed=True)
         try:
             found = [
                 (Entry(str(key).removeprefix(root), int(nbytes)), int(age))
                 for key, nbytes, age in json.loads(buffer)
             ]
         except (ValueError, TypeError) as error:
-            raise StoreUnavailable(prefix or ".", "its listing is none") from error
+            raise StoreUnavailable(prefix or self.url, "its listing is none") from error
         return sorted(found, key=lambda one: one[0].key)
 
     def _delete(self, key: str, stop: Event) -> None:

@@ -181,23 +181,31 @@ class Link:
         self._pace = pace
         self._line: Line | None = None
 
-    def ask(self, what: wire.Request, body: memoryview | None = None) -> wire.Answer:
+    def ask(
+        self, what: wire.Request, body: memoryview | None = None, *, sealed: bool = False
+    ) -> wire.Answer:
         """One request, *body* behind it, and its answer.
+
+        Args:
+            sealed: See `wire.is_sealed`.
 
         Raises:
             StoreError: There was none.
         """
         with self._translated():
-            return self._asked(what, body)
+            return self._asked(what, body, sealed)
 
-    def receive(self, into: memoryview) -> None:
+    def receive(self, into: memoryview, *, sealed: bool) -> None:
         """What the last answer announced.
+
+        Args:
+            sealed: See `wire.is_sealed`.
 
         Raises:
             StoreUnavailable: It did not come, or not as it was sent.
         """
         with self._translated():
-            damaged = self._get().receive_chunks(into)
+            damaged = self._get().receive_chunks(into, sealed=sealed)
         if damaged is not None:
             raise StoreUnavailable(self._key, f"chunk {damaged} of the answer arrived damaged")
 
@@ -213,23 +221,25 @@ class Link:
             self._line.close()
             self._line = None
 
-    def _asked(self, what: wire.Request, body: memoryview | None) -> wire.Answer:
+    def _asked(self, what: wire.Request, body: memoryview | None, sealed: bool) -> wire.Answer:
         first = self._line is None
         line = self._get()
         try:
-            return self._exchange(line, what, body)
+            return self._exchange(line, what, body, sealed)
         except Lost as lost:
             # The peer may have closed it while nobody used it: not a failure of this request.
             if not (first and lost.untouched):
                 raise
         self._links.close()
         self.drop()
-        return self._exchange(self._ready(self._opened()), what, body)
+        return self._exchange(self._ready(self._opened()), what, body, sealed)
 
-    def _exchange(self, line: Line, what: wire.Request, body: memoryview | None) -> wire.Answer:
+    def _exchange(
+        self, line: Line, what: wire.Request, body: memoryview | None, sealed: bool
+    ) -> wire.Answer:
         line.send_header(wire.request(what))
         if body is not None:
-            line.send_chunks(body)
+            line.send_chunks(body, sealed=sealed)
         header = line.receive_header(
             wire.ANSWER_NBYTES, wire.text_nbytes, patience=self._links.patience
         )

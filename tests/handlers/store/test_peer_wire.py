@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -55,8 +56,8 @@ def test_a_client_written_from_the_page_says_the_same() -> None:
         return hmac.new(token, text + c + s, hashlib.sha256).digest()
 
     both = wire.Secrets(token, c, s)
-    assert wire.hello(c) == b"EVACPEER" + b"\0\1" + c
-    assert wire.welcome(wire.Door.BUSY, s) == b"EVACPEER" + b"\0\1" + b"\1" + s
+    assert wire.hello(c) == b"EVACPEER" + b"\0\2" + c
+    assert wire.welcome(wire.Door.BUSY, s) == b"EVACPEER" + b"\0\2" + b"\1" + s
     assert both.of_client == proof(b"evac peer client")
     assert both.of_server == proof(b"evac peer server")
     assert wire.verdict(both.of_server) == b"\0" + proof(b"evac peer server")
@@ -158,3 +159,26 @@ def test_who_takes_nothing_is_not_waited_for() -> None:
 
     theirs.close()
     line.close()
+
+
+def test_bytes_of_another_that_have_the_right_checksum_are_taken_for_no_manifest() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        ours = Line(socket.create_connection(listening.getsockname()), lambda: False)
+        theirs = Line(listening.accept()[0], lambda: False)
+    for line, directions in ((ours, (b"c", b"s")), (theirs, (b"s", b"c"))):
+        line.seal(*(wire.Seal(b"session", direction) for direction in directions))
+    meant, forged, into = b"{}", b"[]", bytearray(2)
+    mark = wire.Seal(b"session", b"c").mark(wire.checksum(crc32c(forged)) + meant)
+
+    ours.send(forged + wire.checksum(crc32c(forged)) + mark)
+
+    with pytest.raises(ProtocolError), memoryview(into) as view:
+        theirs.receive_chunks(view, sealed=True)
+    ours.close()
+    theirs.close()
+
+
+def test_what_says_what_the_rest_must_be_is_sealed() -> None:
+    for name in (".metadata", ".metadata-0.pending", "__0.manifest.json", "evac-job.json"):
+        assert wire.is_sealed(f"me/job/step-1.1/{name}")
+    assert not wire.is_sealed("me/job/step-1.1/__0_0.distcp")
