@@ -14,16 +14,14 @@ from typing import Any, NoReturn
 import aiohttp
 import structlog
 
-from evac.errors import EvacError, StoreError
-from evac.store.location import is_of_job
+from evac.errors import EvacError
 from evac.wire import Accepted, Cancel, Drain, Drill, Message, Ordered, Refuse
 from evacd.calm import Calm
 from evacd.clock import Clock, SystemClock
 from evacd.config import Config, without_secrets
 from evacd.evacuation import Evacuation
-from evacd.flush.measure import measure
 from evacd.flush.proof import Proof
-from evacd.flush.tidy import tidy
+from evacd.lanes import Lanes
 from evacd.listening import Ears, Listener
 from evacd.opening import open_peer, open_targets, other_peers, read_secret
 from evacd.operator import Operator
@@ -50,8 +48,6 @@ log = structlog.get_logger()
 
 _TICK_SECONDS = 0.5
 _LET_GO_SECONDS = 0.2
-# Seconds between two tries of a store that has taken nothing yet.
-_PROVE_SECONDS = 15.0
 _JOURNAL = "incidents.sqlite"
 _STANDING = "standing.json"
 
@@ -169,10 +165,14 @@ class Daemon:
             self._resume(evacuation, ears)
             self._keep(tasks.create_task(self._tick(evacuation, listener, ears), name="tick"))
             evacuation.tick()
+            lanes = Lanes(
+                self._stores, evacuation.flush, self._calm, self._proof,
+                named=lambda: bool(self._board.peers("")), node=self._node, clock=self._clock,
+            )  # fmt: skip
             learning = []
             for lane in evacuation.flush.rates:
                 self._keep(tasks.create_task(evacuation.flush.drive(lane), name="flush"))
-                learning.append(tasks.create_task(self._learn_and_trickle(evacuation, lane)))
+                learning.append(tasks.create_task(lanes.work(lane)))
             self._keep(tasks.create_task(listener.run(), name="sources"))
             self._keep(tasks.create_task(self._let_go(evacuation, listener), name="let go"))
             log.info(
@@ -294,59 +294,6 @@ class Daemon:
                 stopping=self._stop.is_set(),
                 busy=not evacuation.at_rest,
             )
-
-    async def _learn_and_trickle(self, evacuation: Evacuation, lane: str) -> None:
-        """The rate first: what may trickle is a share of it."""
-        while is_of_job(lane):
-            if self._board.peers(""):
-                break
-            await asyncio.sleep(_PROVE_SECONDS)  # nobody has said yet where it leads
-        await self._tidy(lane)
-        await self._learn(evacuation, lane)
-        async with TaskGroup() as tasks:
-            tasks.create_task(self._prove(evacuation, lane))
-            if self._calm is not None:
-                tasks.create_task(self._calm.trickle(lane))
-
-    async def _prove(self, evacuation: Evacuation, lane: str) -> None:
-        """Until it has taken bytes: who waits for this node to be ready stages none before."""
-        rates = evacuation.flush.rates
-        while not rates[lane].measured:
-            await asyncio.sleep(_PROVE_SECONDS)
-            if not rates[lane].measured and evacuation.flush.order is None:
-                await self._learn(evacuation, lane)
-
-    async def _tidy(self, lane: str) -> None:
-        """End what a killed predecessor left there."""
-        tidied = await tidy(self._stores[lane], node=self._node)
-        if tidied.removed or tidied.finished or tidied.reason:
-            log.info(
-                "store.tidied",
-                store=lane,
-                removed=tidied.removed,
-                finished=[f"{prefix} {generation}" for prefix, generation in tidied.finished],
-                reason=tidied.reason,
-            )
-
-    async def _learn(self, evacuation: Evacuation, lane: str) -> None:
-        """Learn the lane's rate, and that it takes bytes at all."""
-        found = await measure(
-            self._stores[lane],
-            clock=self._clock,
-            node=self._node,
-            stop=lambda: evacuation.flush.order is not None,
-        )
-        if found is None:
-            return
-        if isinstance(found, StoreError):
-            if self._proof.failed(lane, found.reason):
-                log.warning("lane.unmeasured", store=lane, reason=found.reason)
-            return
-        self._proof.worked(lane)
-        nbytes, seconds = found
-        rate = evacuation.flush.rates[lane].observed(nbytes, seconds)
-        evacuation.flush.rates[lane] = rate
-        log.info("lane.measured", store=lane, bytes_per_second=round(rate.bytes_per_second))
 
     def _told_to_stop(self, number: int) -> None:
         if self._stop.is_set():

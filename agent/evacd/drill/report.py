@@ -113,6 +113,8 @@ def _of(
             lost = end.at > deadline
             reason = f"was whole {end.at - deadline:.1f} s after the window" if lost else ""
             reason = reason or lacking(kept.durable, kept.store, kept.kind)
+            if not reason and kept.generation is not None and not kept.nbytes and not kept.seconds:
+                reason = "was durable already: no byte of it moved in this drill"
             # What was safe before has taken no time.
             margin = None if unit.margin_seconds is None else limit - end.at
         case Lost(_, why):

@@ -1,5 +1,6 @@
 """Ends what a killed predecessor left in a store: torn files go, and whole generations count."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from evac.commit import finish_all, jobs
@@ -24,11 +25,12 @@ class Tidied:
     reason: str = ""
 
 
-async def tidy(store: Store, *, node: str) -> Tidied:
+async def tidy(store: Store, *, node: str, stop: Callable[[], bool] = lambda: False) -> Tidied:
     """Look through the whole store; one job that cannot be read costs no other anything.
 
     Args:
         node: Whose old probes are ours.
+        stop: Asked between two jobs: whether the link is wanted for something better.
     """
     finished: list[tuple[str, Generation]] = []
     reasons: list[str] = []
@@ -43,6 +45,8 @@ async def tidy(store: Store, *, node: str) -> Tidied:
     except EvacError as error:
         return Tidied(removed, reason=str(error))
     for prefix in prefixes:
+        if stop():
+            break
         try:
             finished += [(prefix, generation) for generation in await finish_all(store, prefix)]
         except EvacError as error:

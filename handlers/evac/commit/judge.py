@@ -66,6 +66,14 @@ def pending_name(sha256: str) -> str:
     return f"{METADATA}-{sha256}.pending"
 
 
+def waits_for_metadata(files: Mapping[str, int]) -> bool:
+    """Whether a generation, or its weights, may be FINISHABLE: by the names in its folder alone."""
+    return any(
+        METADATA not in some and any(_PENDING.fullmatch(name) for name in some)
+        for some in (files, of_weights(files))
+    )
+
+
 def manifest_rank(name: str) -> int | None:
     """The rank whose manifest a file is by its name; None where it is none."""
     found = _MANIFEST.fullmatch(name)

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 
 from evac.commit.judge import (
@@ -51,9 +51,16 @@ async def load(store: Store, prefix: str, generation: Generation, kind: str = FU
     return await _load(store, prefix, generation, files, kind)
 
 
-async def survey(store: Store, prefix: str) -> tuple[GenerationStatus, ...]:
-    """Every generation of a job, newest first; then its weights, where these are all it has."""
-    return tuple([loaded.status async for loaded in _newest_first(store, prefix, below=None)])
+async def survey(
+    store: Store, prefix: str, *, only: Callable[[Mapping[str, int]], bool] = lambda _: True
+) -> tuple[GenerationStatus, ...]:
+    """Every generation of a job, newest first; then its weights, where these are all it has.
+
+    Args:
+        only: By the names and sizes of what lies in its folder, whether to look at it at all.
+    """
+    found = _newest_first(store, prefix, below=None, only=only)
+    return tuple([loaded.status async for loaded in found])
 
 
 async def newest_complete(
@@ -118,10 +125,14 @@ async def foreign(store: Store, prefix: str) -> tuple[str, ...]:
 
 
 async def _newest_first(
-    store: Store, prefix: str, *, below: Generation | None
+    store: Store,
+    prefix: str,
+    *,
+    below: Generation | None,
+    only: Callable[[Mapping[str, int]], bool] = lambda _: True,
 ) -> AsyncIterator[Loaded]:
     for generation, files in by_generation(prefix, await store.list(prefix)).items():
-        if below is not None and generation >= below:
+        if (below is not None and generation >= below) or not only(files):
             continue
         weights = any(manifest_rank(name) is not None for name in of_weights(files))
         whole = False

@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from evac.commit.judge import CLAIM, State, pending_name
+from evac.commit.judge import CLAIM, State, pending_name, waits_for_metadata
 from evac.commit.reading import load, marker, survey
 from evac.errors import GenerationError, StoreMissing
 from evac.generation import MARKER, METADATA, WEIGHTS, Generation, manifest_name
@@ -146,7 +146,8 @@ async def finish_all(store: Store, prefix: str) -> tuple[Generation, ...]:
     """
     done: list[Generation] = []
     refused: GenerationError | None = None
-    for status in await survey(store, prefix):
+    # Of a bucket full of whole generations no manifest is read.
+    for status in await survey(store, prefix, only=waits_for_metadata):
         if status.state is State.FINISHABLE:
             try:
                 if await finish(store, prefix, status.generation, kind=status.kind):

@@ -90,6 +90,14 @@ def test_what_is_durable_already_takes_no_time() -> None:
     assert report.drilled_margin_seconds == WINDOW - RESERVE
 
 
+def test_what_was_durable_already_is_not_told_as_if_it_had_been_drilled() -> None:
+    safe = Unit("a/safe", 1, 0.0, ("lane",), durable=STEP)
+    there = Ended(Kept("a/safe", STEP, 0, 0.0), NOW + 0.1)
+    report = compare(predicted(safe), reserve=RESERVE, began=NOW, ended={"a/safe": there})
+
+    assert report.units[0].reason == "was durable already: no byte of it moved in this drill"
+
+
 def test_a_part_without_the_other_nodes_is_no_loss_of_this_node() -> None:
     report = compare(
         predicted(unit("a/job", 100)),
