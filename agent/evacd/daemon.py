@@ -26,15 +26,15 @@ from evacd.listening import Ears, Listener
 from evacd.opening import open_peer, open_targets, other_peers, read_secret
 from evacd.operator import Operator
 from evacd.parts import (
+    State,
     boot_id,
     make_board,
     make_calm,
     make_evacuation,
     make_keeper,
-    make_state_directory,
+    open_state,
 )
 from evacd.peer import serving as serving_peers
-from evacd.report.journal import Journal
 from evacd.report.metrics import CONTENT_TYPE, Metrics
 from evacd.report.page import Serving, serving
 from evacd.report.service import Service
@@ -48,7 +48,6 @@ log = structlog.get_logger()
 
 _TICK_SECONDS = 0.5
 _LET_GO_SECONDS = 0.2
-_JOURNAL = "incidents.sqlite"
 _STANDING = "standing.json"
 
 
@@ -82,6 +81,7 @@ class Daemon:
         self._for_ever: list[Task[Any]] = []
         self._pulse: Pulse | None = None
         self._operator = Operator()
+        self._state: State | None = None
         self._evacuation: Evacuation | None = None
         self._calm: Calm | None = None
         self._listener: Listener | None = None
@@ -116,9 +116,9 @@ class Daemon:
             StateError: A directory that it needs cannot be used.
         """
         config = self._config
-        directory = make_state_directory(config.state.dir)
-        journal = Journal(directory / _JOURNAL, self._clock)
-        standing = StandingFile(directory / _STANDING, self._clock)
+        self._state = state = open_state(config, self._clock)
+        journal = state.journal
+        standing = StandingFile(state.directory / _STANDING, self._clock)
         try:
             async with (
                 aiohttp.ClientSession(trust_env=False) as outside,
@@ -271,6 +271,7 @@ class Daemon:
             sockets=self._board.ready.is_set(),
             waiting=self._listener.waiting if self._listener else "still starting",
             stores={without_secrets(lane): why for lane, why in self._proof.missing.items()},
+            state=self._state.wrong if self._state else "",
         )
 
     # --- loops ---------------------------------------------------------------------------
@@ -354,7 +355,8 @@ class Daemon:
             "boot": self._boot,
             "version": version("evac"),
             "targets": list(self._config.store.targets),
-            "journal": str(self._config.state.dir / _JOURNAL),
+            "journal": str(self._state.file) if self._state else "",
+            "state_wrong": self._state.wrong if self._state else "",
             "http": asdict(self._served),
         }
         if self._evacuation is not None:

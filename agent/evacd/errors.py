@@ -4,10 +4,10 @@ from evac.errors import EvacError
 
 
 class AlreadyRunning(EvacError):
-    """Another daemon answers on this socket."""
+    """Another daemon answers on this socket, or has this state."""
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"{path}: another evacd is running on this socket")
+        super().__init__(f"{path}: another evacd is running here")
         self.path = path
 
 

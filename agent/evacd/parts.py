@@ -7,6 +7,7 @@ import os
 from asyncio import TaskGroup
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache, partial
 from importlib.metadata import version
 from itertools import count as numbers
@@ -16,6 +17,7 @@ from typing import Any
 
 import aiohttp
 import psutil
+import structlog
 
 from evac.generation import Generation
 from evac.store import Owner, Store, is_durable, open_store
@@ -43,7 +45,10 @@ from evacd.report.journal import Journal
 from evacd.report.standing_file import StandingFile
 from evacd.workloads import Board, BoardSettings, Happening, Keeper, UserLimits, prepare_in
 
+log = structlog.get_logger()
+
 _SLOTS = "slots.table"
+_JOURNAL = "incidents.sqlite"
 # A manifest, its fsync and its directory's: 5-30 ms on a busy local disk.
 _COMMIT_SECONDS = 0.05
 # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html:
@@ -108,7 +113,11 @@ def make_board(
 def make_keeper(config: Config, *, boot: str) -> Keeper:
     """What a restart does not lose. To be made before anything that opens files."""
     kept = given()
-    keeper = Keeper(config.state.dir / _SLOTS, boot=boot, fds=fd_store(), given=kept)
+    # A disk that is full or read-only is no reason to forget: the sockets' directory is in memory,
+    # and where it had to be used once in this boot, there is what counts.
+    state, run = (one / _SLOTS for one in (config.state.dir, config.sockets.workload.parent))
+    paths = (run, state) if run.exists() else (state, run)
+    keeper = Keeper(*paths, boot=boot, fds=fd_store(), given=kept)
     keeper.open()
     return keeper
 
@@ -317,15 +326,42 @@ def _announcers(
         )
 
 
-def make_state_directory(path: Path) -> Path:
-    """*path*, made where it is missing.
+@dataclass(frozen=True)
+class State:
+    """Where things are written down.
+
+    Attributes:
+        wrong: Why that is not the directory that was set; "" where it is.
+    """
+
+    directory: Path
+    journal: Journal
+    wrong: str = ""
+
+    @property
+    def file(self) -> Path:
+        """The journal's."""
+        return self.directory / _JOURNAL
+
+
+def open_state(config: Config, clock: Clock) -> State:
+    """The state directory, or the sockets' where it is full or read-only: saving goes before telling.
 
     Raises:
-        StateError: It cannot be used.
+        StateError: Neither can be used.
     """
-    with _refusal(path):
-        path.mkdir(mode=0o755, parents=True, exist_ok=True)
-    return path
+    state, run = config.state.dir, config.sockets.workload.parent
+    try:
+        return State(state, _journal_in(state, clock))
+    except StateError as error:
+        log.error("state.unusable", reason=str(error), instead=str(run))
+        return State(run, _journal_in(run, clock), str(error))
+
+
+def _journal_in(directory: Path, clock: Clock) -> Journal:
+    with _refusal(directory):
+        directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+    return Journal(directory / _JOURNAL, clock)
 
 
 def boot_id() -> str:

@@ -142,14 +142,18 @@ class Adopting:
 
     Args:
         missing: Why the connection is gone.
+        release: Gives back one slot, by its number.
 
     Attributes:
         over: No further one will come.
     """
 
-    def __init__(self, missing: Callable[[], NotConnected]) -> None:
+    def __init__(self, missing: Callable[[], NotConnected], release: Callable[[int], None]) -> None:
         self.over = False
         self._missing = missing
+        self._release = release
+        self._abandoned = False
+        self._lent: set[int] = set()
         self._mapped: dict[int, Mapping] = {}
         self._found: list[Any] | EvacError | None = None
 
@@ -157,7 +161,10 @@ class Adopting:
         """Take one answer."""
         found: list[Any] | EvacError | None = None
         try:
-            if isinstance(message, Lent) and fd is not None:
+            if isinstance(message, Lent) and self._abandoned:
+                self._release(message.slot)
+            elif isinstance(message, Lent) and fd is not None:
+                self._lent.add(message.slot)
                 self._mapped[message.slot] = map_slot(fd, message.nbytes, writable=False)
             elif isinstance(message, Adopted) and fd is not None:
                 found = _slots(read_answer(fd, message.nbytes))
@@ -170,33 +177,54 @@ class Adopting:
         if self._found is None and found is not None:
             self._found, self.over = found, True
 
-    def adoption(self, release: Callable[[int], None]) -> Adoption:
+    def adoption(self) -> Adoption:
         """What came of it, once it is over.
 
         Raises:
-            EvacError: See `Client.adopt`.
+            EvacError: See `Client.adopt`; then it is abandoned.
         """
-        if isinstance(self._found, EvacError):
-            raise self._found
-        return Adoption(tuple(_adopted(told, self._mapped) for told in self._found or ()), release)
+        try:
+            if isinstance(self._found, EvacError):
+                raise self._found
+            slots = tuple(_adopted(told, self._mapped) for told in self._found or ())
+        except EvacError:
+            self.abandon()
+            raise
+        return Adoption(slots, self._release)
+
+    def abandon(self) -> None:
+        """Nobody will read it: what was lent goes back, and so does what still comes.
+
+        Else nobody could write there for as long as this client is connected.
+        """
+        self._abandoned = True
+        self._mapped.clear()
+        lent, self._lent = self._lent, set()
+        for number in lent:
+            self._release(number)
 
 
 def adopt(connection: Connection, timeout: float) -> Adoption:
     """See `Client.adopt`."""
-    adopting = Adopting(connection.missing)
+    adopting = Adopting(connection.missing, lambda number: _release(connection, number))
 
     def hear(message: Message | None, fd: int | None) -> None:
-        adopting.hear(message, fd)
         with connection.changed:
+            adopting.hear(message, fd)
             connection.changed.notify_all()
 
     if not connection.post(Adopt(), hear):
         raise connection.missing()
     with connection.changed:
-        connection.changed.wait_for(lambda: adopting.over, timeout)
-    if not adopting.over:
-        raise NotConnected(connection.path, f"no answer to adopt in {timeout:g} s")
-    return adopting.adoption(lambda number: _release(connection, number))
+        try:
+            connection.changed.wait_for(lambda: adopting.over, timeout)
+            if not adopting.over:
+                raise NotConnected(connection.path, f"no answer to adopt in {timeout:g} s")
+            return adopting.adoption()
+        except BaseException:
+            # A signal's, too.
+            adopting.abandon()
+            raise
 
 
 def _release(connection: Connection, number: int) -> None:

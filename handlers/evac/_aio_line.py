@@ -178,8 +178,6 @@ class Lines:
 
     async def close(self) -> None:
         """Hang up and end every task; harmless a second time."""
-        if self.closing:
-            return
         self.closing, self._why = True, "the client is closed"
         if self._line is not None:
             self._line.end(self._why)
@@ -187,13 +185,17 @@ class Lines:
         tasks = {task for task in self._tasks if task is not mine}
         for task in tasks:
             task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
-        if self._wake >= 0:
-            self._loop.remove_reader(self._wake)
-            os.close(self._wake)
-            self._wake = -1
-        self.notify()
+        try:
+            if tasks:
+                await asyncio.wait(tasks)
+        finally:
+            # Its own task drops it, now or, where this wait was cancelled, a moment later.
+            self._line = None
+            if self._wake >= 0:
+                self._loop.remove_reader(self._wake)
+                os.close(self._wake)
+                self._wake = -1
+            self.notify()
 
     def forget(self) -> None:
         """In a forked child: let go of the socket; the loop is the parent's, too."""

@@ -90,13 +90,16 @@ class Staging:
 
         While there is no daemon the slot keeps it, and the next one is told.
         """
-        if slot.connection != self._connection.count:
-            self._not_kept(request.step, "its slot belongs to a connection that is gone")
-        elif not self._say(request):
-            with self._connection.changed:
+        with self._connection.changed:
+            # In one go: a daemon that comes back in between would be told that it is held, and
+            # never that it was staged.
+            current = slot.connection == self._connection.count
+            if current and not self._say(request):
                 self._unsaid[request.slot] = request
-        # Not before it is on the wire: until then the daemon grants it again to whoever asks.
-        self._slots.given_back(slot)
+            # Not before it is on the wire: until then the daemon grants it again to whoever asks.
+            self._slots.given_back(slot)
+        if not current:
+            self._not_kept(request.step, "its slot belongs to a connection that is gone")
 
     def _say(self, request: Staged) -> bool:
         def hear(message: Message | None, _fd: int | None) -> None:
@@ -128,9 +131,10 @@ class Staging:
 
     def release(self, slot: SlotMemory) -> None:
         """A slot of an older connection is the daemon's already."""
-        if slot.connection == self._connection.count:
-            self._connection.post(Release(slot=slot.number))
-            self._slots.given_back(slot)
+        with self._connection.changed:
+            if slot.connection == self._connection.count:
+                self._connection.post(Release(slot=slot.number))
+                self._slots.given_back(slot)
 
     def _acquire(self, until: float) -> SlotMemory | None:
         while True:

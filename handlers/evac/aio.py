@@ -277,12 +277,16 @@ class Client:
             Refused: It is of another run.
             ProtocolError, SegmentError: What came cannot be read.
         """
-        adopting = Adopting(self._lines.missing)
+        adopting = Adopting(self._lines.missing, self._lines.release)
         if self._forked or not self._lines.post(Adopt(), adopting.hear):
             raise self._lines.missing()
-        if not await self._lines.wait(lambda: adopting.over, within):
-            raise NotConnected(self._lines.path, f"no answer to adopt in {within:g} s")
-        return adopting.adoption(self._lines.release)
+        try:
+            if not await self._lines.wait(lambda: adopting.over, within):
+                raise NotConnected(self._lines.path, f"no answer to adopt in {within:g} s")
+            return adopting.adoption()
+        except BaseException:
+            adopting.abandon()
+            raise
 
     # --- orders and turns -----------------------------------------------------------------
 
@@ -322,11 +326,16 @@ class Client:
         """Hang up; waits a moment for the daemon to have taken what was staged last."""
         if self._forked:
             return
-        if self._slots.unconfirmed:
-            await asyncio.wait(set(self._slots.unconfirmed), timeout=_SETTLE_SECONDS)
-        await self._lines.close()
-        self._slots.forget()
-        self._unasked.close()
+        try:
+            if self._slots.unconfirmed:
+                await asyncio.wait(set(self._slots.unconfirmed), timeout=_SETTLE_SECONDS)
+        finally:
+            # Whoever cancels this wants it gone, too.
+            try:
+                await self._lines.close()
+            finally:
+                self._slots.forget()
+                self._unasked.close()
 
     def forget(self) -> None:
         """In a forked child: become inert. The parent's connection is not touched."""

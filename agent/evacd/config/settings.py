@@ -309,7 +309,8 @@ class StateConfig:
     """What outlives the daemon.
 
     Attributes:
-        dir: Directory of the incident journal; made where it is missing.
+        dir: Directory of the incident journal and of the table of slots; made where it is missing. Where
+            it cannot be written, the sockets' directory is used, until the next start.
         node: This machine's name; "": its host name.
     """
 

@@ -25,6 +25,7 @@ log = structlog.get_logger()
 _FIRST = 3
 _SEND_SECONDS = 10.0
 _STOP_SECONDS = 5.0
+_AGAIN_SECONDS = 1.0
 
 
 def given(environ: MutableMapping[str, str] = os.environ) -> list[Given]:
@@ -57,9 +58,15 @@ class SystemdFds:
     def __init__(self, address: str) -> None:
         self._address = address
         self._words: queue.SimpleQueue[_Word | None] = queue.SimpleQueue()
-        self._failing = False
+        self._undone = 0
+        self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="evacd-fdstore", daemon=True)
         self._thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """See `FdStore`."""
+        return self._words.qsize() + self._undone
 
     def push(self, name: str, fd: int) -> None:
         """See `FdStore.push`."""
@@ -84,6 +91,7 @@ class SystemdFds:
         try:
             self._words.put(_Word("BARRIER=1", write))
             self._words.put(None)
+            self._stopping.set()
             self._thread.join(_STOP_SECONDS)
             poll = select.poll()
             poll.register(read, 0)
@@ -96,16 +104,33 @@ class SystemdFds:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
             sender.settimeout(_SEND_SECONDS)
             while (word := self._words.get()) is not None:
+                self._undone = 1
                 try:
-                    self._say(sender, word)
-                    self._failing = False
-                except OSError as error:
-                    if not self._failing:
-                        log.warning("memory.not_stored", reason=str(error))
-                    self._failing = True
+                    self._say_until_heard(sender, word)
                 finally:
+                    self._undone = 0
                     if word.fd is not None:
                         os.close(word.fd)
+
+    def _say_until_heard(self, sender: socket.socket, word: _Word) -> None:
+        """In the order of the words: one that is left out may undo another that is not."""
+        told = False
+        while True:
+            # Before the try: what is tried after the stop was told of is tried once more.
+            last = self._stopping.is_set()
+            try:
+                self._say(sender, word)
+            except OSError as error:
+                if not told:
+                    log.warning("memory.not_stored", waiting=self.waiting, reason=str(error))
+                told = True
+                if last:
+                    return
+                self._stopping.wait(_AGAIN_SECONDS)
+            else:
+                if told:
+                    log.info("memory.stored", waiting=self.waiting)
+                return
 
     def _say(self, sender: socket.socket, word: _Word) -> None:
         rights = array.array("i", [] if word.fd is None else [word.fd])

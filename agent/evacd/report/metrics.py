@@ -244,6 +244,20 @@ def _of_workloads(status: Mapping[str, Any]) -> Iterator[Metric]:
     memory = status["memory"]
     yield _gauge("evac_memory_budget_bytes", "Memory that slots may take.", {(): memory["budget"]})
     yield _gauge("evac_memory_used_bytes", "Memory that slots take.", {(): memory["used"]})
+    yield _gauge(
+        "evac_state_degraded",
+        "1 where the state directory cannot be written.",
+        {(): float(bool(status.get("state_wrong")))},
+    )
+    kept = status.get("kept", {})
+    yield _gauge(
+        "evac_slots_unstored", "Waiting for systemd's fd store.", {(): kept.get("unstored", 0)}
+    )
+    yield _gauge(
+        "evac_slots_unplaced",
+        "Memory of before of which no table tells.",
+        {(): kept.get("unplaced", 0)},
+    )
 
 
 def _gauge(

@@ -39,6 +39,7 @@ class Vitals:
         sockets: Both listen.
         waiting: Why not all that counts is heard yet; "" where it is.
         stores: Why a store cannot be counted on, by its name; what works is not in it.
+        state: Why what is written down is not where it was to be; "" where it is.
     """
 
     pulse: Pulse | None = None
@@ -47,6 +48,7 @@ class Vitals:
     sockets: bool = False
     waiting: str = ""
     stores: Mapping[str, str] = field(default_factory=dict)
+    state: str = ""
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,14 @@ def ready(vitals: Vitals, *, deaf_limit: float) -> Verdict:
     deaf = ", ".join(str(each) for each in vitals.deaf if each.seconds > deaf_limit)
     sockets = "" if vitals.sockets else "not listening yet"
     stores = ", ".join(f"{name}: {why}" for name, why in vitals.stores.items())
-    return Verdict({"sockets": sockets, "sources": vitals.waiting or deaf, "store": stores})
+    return Verdict(
+        {
+            "sockets": sockets,
+            "sources": vitals.waiting or deaf,
+            "store": stores,
+            "state": vitals.state,
+        }
+    )
 
 
 def _loop(pulse: Pulse | None, now: float) -> str:

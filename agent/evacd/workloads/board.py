@@ -112,7 +112,7 @@ class Board:
                 staging=self._staging,
                 turns=self._turns,
                 returns=returns,
-                lending=Lending(self._roster, self._staging),
+                lending=Lending(self._roster, self._staging, clock=self._clock),
             )
             doors.callback(desk.close)
             backs = await returns.from_before()
@@ -205,7 +205,7 @@ class Board:
 
     def snapshot(self) -> dict[str, object]:
         """Who is on board and what the memory holds, as JSON takes it."""
-        return snapshot(self._roster, self._staging.regions)
+        return snapshot(self._roster, self._staging.regions) | {"kept": self._keeper.shown()}
 
     # --- the inside ----------------------------------------------------------------------
 

@@ -95,6 +95,8 @@ class Desk:
         self._strangers: dict[Session, None] = {}
         # Who was on board of the daemon before, and has not come back.
         self._away: set[int] = set()
+        self._unseen: dict[int, Workload] = {}
+        self._began = clock.monotonic()
         self._tasks = asyncio.TaskGroup()
         self._deaths = Deaths(
             self.aboard.session,
@@ -160,6 +162,10 @@ class Desk:
             if silent and now - session.opened >= self._settings.hello_seconds:
                 session.link.drop(f"no hello within {self._settings.hello_seconds:g} s")
         self._returns.sweep(now)
+        if now - self._began >= self._settings.orphan_seconds:
+            unseen, self._unseen = self._unseen, {}
+            for workload in unseen.values():
+                self._buried(workload)
         # What an order is to save does not expire under its hands.
         if self.aboard.order is None:
             self._roster.expire(now=now, seconds=self._settings.orphan_seconds)
@@ -297,6 +303,7 @@ class Desk:
         self._strangers.pop(session, None)
         session.workload, session.stage = workload, Stage.ABOARD
         self._away.discard(workload.id)
+        self._unseen.pop(workload.id, None)
         self.aboard.add(workload, session)
         stores = self._settings.stores
         session.reply(Registered(workload.id, workload.unit, stores), re)
@@ -323,12 +330,16 @@ class Desk:
         if back.pidfd is not None:
             self._away.add(workload.id)
             self._deaths.watch(workload, back.pidfd)
+        elif workload.alive:
+            # Out of sight, and not known to have ended: it is waited for, but not for ever.
+            self._unseen[workload.id] = workload
         else:
             self._happened(Died(workload.unit, workload.rank, workload.process.pid))
 
     def _leave(self, session: Session, workload: Workload, re: int | None) -> None:
         self._deaths.forget(workload)
         self.aboard.remove(workload)
+        self._unseen.pop(workload.id, None)
         self._roster.leave(workload)
         self._staging.forget(workload)
         self._staging.collect()

@@ -10,6 +10,11 @@ from collections.abc import Iterable
 from evacd.workloads.job import Shape, Slot, Workload
 
 
+# systemd keeps 8192 fds for the service (FileDescriptorStoreMax), and each slot takes two of the daemon's
+# 65536 (LimitNOFILE): no user can take them all from the others.
+MOST_SLOTS, MOST_SLOTS_OF_USER = 8000, 4000
+
+
 class Ledger:
     """What is taken of the budget, and what is to be given back to the system.
 
@@ -23,9 +28,14 @@ class Ledger:
         # Bytes of all slots, those that are still being filled or held included.
         self.used = 0
         self._used_by: Counter[int] = Counter()
+        self._count_of: Counter[int] = Counter()
         self._freed: list[Slot] = []
         self._dropped: list[Slot] = []
         self._keys = 0
+
+    def room(self, uid: int) -> int:
+        """How many slots more one user may have, whatever their size."""
+        return min(MOST_SLOTS - len(self.slots), MOST_SLOTS_OF_USER - self._count_of[uid])
 
     def used_by(self, uid: int) -> int:
         """Bytes of the slots of one user's processes, dead ones included."""
@@ -64,6 +74,7 @@ class Ledger:
         )
         workload.slots[slot.number] = self.slots[slot.key] = slot
         self._take(slot, slot.nbytes)
+        self._count_of[workload.process.uid] += 1
         workload.changed()
         return slot
 
@@ -93,6 +104,7 @@ class Ledger:
         if not slot.holds:
             del self.slots[slot.key]
             self._take(slot, -slot.nbytes)
+            self._count_of[slot.owner.process.uid] -= 1
             self._freed.append(slot)
 
     def _take(self, slot: Slot, nbytes: int) -> None:

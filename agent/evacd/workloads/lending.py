@@ -15,6 +15,8 @@ import structlog
 
 from evac.generation import Generation
 from evac.wire import Adopted, Lent
+from evacd.allowance import Complaints
+from evacd.clock import Clock
 from evacd.workloads.checksums import Sums
 from evacd.workloads.guard import start
 from evacd.workloads.job import Slot, Workload
@@ -28,14 +30,18 @@ log = structlog.get_logger()
 
 # For checksums that are still being taken; what is missing then is told as missing.
 _SUMS_SECONDS = 5.0
+# To one borrower at a time: some adoptions of all that 16 ranks with 16 slots each can have.
+_MOST_LENT = 2048
 
 
 class Lending:
     """Who has borrowed what."""
 
-    def __init__(self, roster: Roster, staging: Staging) -> None:
+    def __init__(self, roster: Roster, staging: Staging, *, clock: Clock) -> None:
         self._roster = roster
         self._staging = staging
+        self._clock = clock
+        self._lines = Complaints(burst=16, every=60.0)
         self._lent: dict[Session, dict[int, Slot]] = {}
         # Who is still being told of the slots that it asked for last.
         self._adopting: set[Session] = set()
@@ -52,8 +58,11 @@ class Lending:
         if isinstance(found, Refusal):
             session.deny("adopt", found.reason, re)
             return
-        self._roster.ledger.pin(found)
         lent = self._lent.setdefault(session, {})
+        if len(lent) + len(found) > _MOST_LENT:
+            session.deny("adopt", f"{len(lent)} slots that were lent are to be released first", re)
+            return
+        self._roster.ledger.pin(found)
         mine = []
         for slot in found:
             number, workload.numbers = workload.numbers, workload.numbers + 1
@@ -121,10 +130,19 @@ class Lending:
         except OSError as error:
             session.refuse(f"nothing can be lent: {error.strerror}", re)
         else:
-            log.info(
-                "memory.lent", unit=workload.unit, rank=workload.rank, slots=len(loans),
-                nbytes=sum(one.slot.nbytes for one in loans),
-            )  # fmt: skip
+            for loan in loans:
+                self.release(session, loan.number)
+            now, uid = self._clock.monotonic(), session.peer.uid
+            if (unsaid := self._lines.take("lent", uid, now=now)) is not None:
+                nbytes = sum(one.slot.nbytes for one in loans)
+                log.info(
+                    "memory.lent",
+                    unit=workload.unit,
+                    rank=workload.rank,
+                    slots=len(loans),
+                    nbytes=nbytes,
+                    more=unsaid,
+                )
         finally:
             self._adopting.discard(session)
             if session.link.closed:

@@ -4,6 +4,7 @@ Sources: unix(7) SO_PEERCRED; SO_PEERPIDFD (Linux 6.5, include/uapi/asm-generic/
 pidfd_open(2); proc_pid_stat(5), field 22; pidfs (Linux 6.9) gives every process an inode.
 """
 
+import errno
 import itertools
 import os
 import pwd
@@ -21,7 +22,8 @@ from evacd.workloads.pods import own_pod, whereabouts
 SO_PEERPIDFD = 77
 _CREDENTIALS = struct.Struct("3i")
 _FD = struct.Struct("i")
-_UNKNOWN = itertools.count(1)
+# From the clock on: none is one that a daemon before this one has given.
+_UNKNOWN = itertools.count(time.clock_gettime_ns(time.CLOCK_BOOTTIME))
 
 
 @dataclass(frozen=True)
@@ -168,8 +170,10 @@ def _pod_of(sock: socket.socket, peer: Peer, pods: Path) -> Whereabouts:
 def _pidfd(sock: socket.socket, peer: Peer, option: int) -> int:
     try:
         return int(_FD.unpack(sock.getsockopt(socket.SOL_SOCKET, option, _FD.size))[0])
-    except OSError:
-        pass
+    except OSError as error:
+        if error.errno != errno.ENOPROTOOPT:
+            # The kernel can tell, and this process it cannot: its pid may be another's by now.
+            raise PeerGone(f"the process cannot be watched: {error.strerror}") from error
     if peer.pid == 0:
         raise PeerGone("the process is outside evacd's pid namespace: run evacd in the host's")
     try:

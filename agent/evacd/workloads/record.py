@@ -5,13 +5,19 @@ same boot; what cannot be read is nobody's.
 """
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeAlias
 
 from evac.generation import Generation
 from evac.wire import Mode
 from evacd.workloads.job import Job, Process, Shape, Slot, SlotState, Workload
 
+# Of what is written. A reader knows no version by name: it passes over fields that it does not know,
+# and has a value for each that came later than the first version; see `_LATER`.
+VERSION = 1
+# What a version before may not have written.
+_LATER: dict[str, Any] = {"priority": 0, "share": 1 << 62, "died": None}
 # The newest launches of a job tell which of its ranks a generation needs.
 _LAUNCHES = 8
 
@@ -120,30 +126,59 @@ def of_job(job: Job) -> JobRecord:
 
 def encode(record: Record) -> bytes:
     """As JSON."""
-    return json.dumps(asdict(record), separators=(",", ":")).encode()
+    found = asdict(record) | {"v": VERSION}
+    if isinstance(record, JobRecord):
+        found["launches"] = [(launch, _ranges(ranks)) for launch, ranks in record.launches]
+    elif record.shape.run == record.run:
+        del found["shape"]["run"]
+    return json.dumps(found, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def decode(data: bytes) -> Record | None:
     """Read one; None where it is none."""
     try:
         return _read(json.loads(data))
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
         return None
 
 
 def _read(found: dict[str, Any]) -> Record:
     if "launches" in found:
-        launches = tuple((int(launch), tuple(ranks)) for launch, ranks in found["launches"])
-        return JobRecord(found["unit"], _generation(found["durable"]), launches)
-    found |= {
+        launches = tuple((int(launch), _ranks(ranks)) for launch, ranks in found["launches"])
+        return JobRecord(found["unit"], _generation(found.get("durable")), launches)
+    shape = {"layout": "", "run": found.get("run", ""), **found["shape"]}
+    found = {
+        **_LATER,
+        **found,
         "inode": (int(found["inode"][0]), int(found["inode"][1])),
-        "process": Process(**found["process"]),
-        "newest": _generation(found["newest"]),
-        "shape": Shape(**found["shape"]),
+        "process": Process(**_fields(Process, found["process"])),
+        "newest": _generation(found.get("newest")),
+        "shape": Shape(**_fields(Shape, shape)),
         "state": SlotState(found["state"]),
-        "generation": _generation(found["generation"]),
+        "generation": _generation(found.get("generation")),
     }
-    return SlotRecord(**found)
+    return SlotRecord(**_fields(SlotRecord, found))
+
+
+def _fields(kind: type, found: dict[str, Any]) -> dict[str, Any]:
+    """Those that this version knows."""
+    return {one.name: found[one.name] for one in fields(kind) if one.name in found}
+
+
+def _ranges(ranks: Sequence[int]) -> list[int | list[int]]:
+    """``0, 1, 2, 5`` as ``[[0, 2], 5]``."""
+    found: list[list[int]] = []
+    for rank in sorted(ranks):
+        if found and rank == found[-1][1] + 1:
+            found[-1][1] = rank
+        else:
+            found.append([rank, rank])
+    return [first if first == last else [first, last] for first, last in found]
+
+
+def _ranks(found: list[int | list[int]]) -> tuple[int, ...]:
+    each = [one if isinstance(one, list) else [one, one] for one in found]
+    return tuple(rank for first, last in each for rank in range(first, last + 1))
 
 
 def _generation(found: dict[str, int] | None) -> Generation | None:

@@ -12,6 +12,7 @@ from evac.generation import Generation
 from evac.segment import HEADER_BYTES, Header
 from evac.segment import SlotState as HeaderState
 from evac.wire import Accepted, HandBack
+from evacd.allowance import Complaints
 from evacd.clock import Clock
 from evacd.workloads import returning
 from evacd.workloads.guard import start
@@ -69,6 +70,7 @@ class Returns:
         self._clock = clock
         self._seconds = seconds
         self._happened = happened
+        self._lines = Complaints(burst=16, every=60.0)
         self._looked = self._began = clock.monotonic()
 
     async def from_before(self) -> list[Back]:
@@ -77,6 +79,7 @@ class Returns:
         self._looked = self._began = now
         owners: dict[Process, int | None] = {}
         slots: list[tuple[Slot, SlotRecord]] = []
+        strange: list[str] = []
         for row, record, fd in self._keeper.slots():
             process = record.process
             if process not in owners:
@@ -89,14 +92,16 @@ class Returns:
             try:
                 slot = self._reopen(row, record, fd)
             except (Foreign, OSError) as error:
-                log.warning("memory.strange", unit=record.unit, rank=record.rank, reason=str(error))
-                self._keeper.remove(row)
+                strange.append(str(error))
+                self._keeper.misfit(row, record, lasting=isinstance(error, Foreign))
                 continue
             finally:
                 os.close(fd)
             slots.append((slot, record))
-            if owners[process] is None:
+            if owners[process] is None and not _unseen(process):
                 slot.owner.died = now if record.died is None else record.died
+        if strange:
+            log.warning("memory.strange", slots=len(strange), reason=strange[0])
         complete = 0
         for slot, record in slots:
             complete += await self._judge(slot, record)
@@ -148,12 +153,14 @@ class Returns:
             start(tasks, self._look_once(slot))
 
     def sweep(self, now: float) -> None:
-        """Wait no longer for memory whose process has ended."""
+        """Wait no longer for memory whose process has ended, or for what nobody has come for."""
         if now - self._looked < _LOOK_SECONDS:
             return
         self._looked = now
+        late = now - self._began >= self._seconds
+        if late:
+            self._keeper.let_go()
         for record in self._keeper.waiting():
-            late = now - self._began >= self._seconds
             if late if record.process.pid == 0 else not lives(record.process):
                 self._keeper.give_up(record)
 
@@ -294,10 +301,18 @@ class Returns:
                     workload.unit, workload.rank, workload.process,
                 ):  # fmt: skip
                     self._keeper.give_up(record)
-            log.info(
-                "memory.handed_back",
-                unit=workload.unit,
-                rank=workload.rank,
-                slots=len(workload.slots),
-            )
+            now, uid = self._clock.monotonic(), workload.process.uid
+            if (unsaid := self._lines.take("handed back", uid, now=now)) is not None:
+                log.info(
+                    "memory.handed_back",
+                    unit=workload.unit,
+                    rank=workload.rank,
+                    slots=len(workload.slots),
+                    more=unsaid,
+                )
         self._staging.collect()
+
+
+def _unseen(process: Process) -> bool:
+    """It may live outside the daemon's pid namespace, and will be known again when it comes."""
+    return process.pid == 0 and process.started > 0

@@ -177,10 +177,13 @@ class Roster:
                 f"incarnation {message.incarnation} of rank {workload.rank} is over: "
                 f"{workload.newest} was staged since"
             )
-        each, wanted = aligned(message.nbytes), min(message.slots, limit)
+        old = [s for s in workload.slots.values() if s.state is not SlotState.COMPLETE]
+        room = self.ledger.room(workload.process.uid) + sum(not slot.holds for slot in old)
+        if room < 1:
+            return Refusal("this node keeps no more slots, or no more of your user")
+        each, wanted = aligned(message.nbytes), min(message.slots, limit, room)
         if workload.numbers + wanted > _NUMBERS:
             return Refusal("this process has reserved too often")
-        old = [s for s in workload.slots.values() if s.state is not SlotState.COMPLETE]
         returned = sum(slot.nbytes for slot in old if not slot.holds)
         uid = workload.process.uid
         found = fit(
@@ -248,10 +251,7 @@ class Roster:
             slot.state = SlotState.FREE
 
     def staging(self, workload: Workload, number: int, step: int) -> Slot | Refusal:
-        """The slot that is said to hold *step*, where it may; its bytes are unread yet.
-
-        Said of one that is complete already, it is that one: its owner need not know.
-        """
+        """The slot that is said to hold *step*, where it may, or does already; unread, if not."""
         slot = workload.slots.get(number)
         if slot is not None and slot.generation == Generation(slot.shape.incarnation, step):
             return slot

@@ -37,16 +37,18 @@ def test_a_missing_state_directory_is_made(node: Node) -> None:
 
 def test_a_state_directory_that_cannot_be_is_a_clear_error(node: Node) -> None:
     (node.home / "file").write_text("")
+    beneath = node.home / "file" / "state"
 
     run = subprocess.run(
-        node.command("--state-dir", str(node.home / "file" / "state")),
+        # Nor can the sockets' directory, which is used instead.
+        node.command("--state-dir", str(beneath), "--socket", str(beneath / "evacd.sock")),
         capture_output=True,
         text=True,
         timeout=30,
     )
 
     assert run.returncode == 1
-    assert str(node.home / "file" / "state") in run.stderr
+    assert str(beneath) in run.stderr
     assert "Traceback" not in run.stderr
 
 

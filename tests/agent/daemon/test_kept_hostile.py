@@ -1,5 +1,6 @@
 """What a process may say of the memory that it has lent, given or got back, and what that costs others."""
 
+import asyncio
 import mmap
 import os
 import socket
@@ -8,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+import evac
+import evac.aio
+from evac._adoption import Adoption
 from evac.segment import HEADER_BYTES, PAGE, Header, SlotState
 from evac.wire import (
     MAX_PACKET,
@@ -30,7 +34,7 @@ from evac.wire import (
     decode,
     encode,
 )
-from tests.agent.daemon.nodes import LIMIT, Node
+from tests.agent.daemon.nodes import LIMIT, Node, until
 
 MIB = 1 << 20
 
@@ -158,3 +162,63 @@ def test_two_at_a_time_may_read_a_slot_that_is_handed_back_while_it_is_staged(
         again.fds[0] = os.dup(owner.fds[0])
         owner = again
     assert states(node) == ["complete"]
+
+
+def stages_three(owner: Line, first: int) -> None:
+    """Each of its slots once: none is lent any more."""
+    for step in range(first, first + 3):
+        until("a slot is free", lambda: isinstance(owner.ask(Acquire()), Granted))
+        owner.stage(step, MIB)
+
+
+def test_an_adoption_that_is_given_up_gives_back_what_it_was_lent(
+    node: Node, lines: list[Line]
+) -> None:
+    owner = line(node, lines).aboard(0).reserve(MIB)
+    stages_three(owner, 1)
+
+    async def cancelled(turns: int) -> None:
+        async with evac.aio.connect("job", rank=1, world=2, run="", socket=node.socket) as client:
+            assert await client.wait_connected(LIMIT)
+            adopting = asyncio.ensure_future(client.adopt())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            adopting.cancel()
+            (came,) = await asyncio.gather(adopting, return_exceptions=True)  # noqa: TID251 - it is cancelled
+            if isinstance(came, Adoption):
+                came.close()
+            # While it is connected still.
+            await asyncio.to_thread(stages_three, owner, 10 * turns + 10)
+
+    for turns in range(1, 8):
+        asyncio.run(cancelled(turns))
+    client = evac.connect("job", rank=1, world=2, run="", socket=node.socket)
+    assert client.wait_connected(LIMIT)
+    with pytest.raises(evac.NotConnected):
+        client.adopt(0.0)
+    stages_three(owner, 1000)
+    client.close()
+
+
+def test_a_state_directory_that_cannot_be_used_keeps_no_daemon_from_running(
+    node: Node, lines: list[Line]
+) -> None:
+    node.kill()
+    state = node.home / "state"
+    for file in state.iterdir():
+        file.unlink()
+    state.rmdir()
+    state.touch()
+
+    node.start()
+
+    status = node.status()
+    assert "state" in status["state_wrong"]
+    assert status["journal"] == str(node.home / "run" / "incidents.sqlite")
+    assert status["kept"]["remembers"]
+    # And the next one goes on with it.
+    worker = node.staged(1)
+    node.kill()
+    node.start()
+    until("its slots are back", lambda: states(node).count("complete") == 1)
+    assert worker.do("state")["refusals"] == 0

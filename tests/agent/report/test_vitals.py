@@ -47,6 +47,7 @@ def test_a_source_may_be_silent_for_a_while() -> None:
         (Vitals(sockets=False), "sockets"),
         (Vitals(sockets=True, waiting="no source has answered yet"), "sources"),
         (Vitals(sockets=True, stores={"s3://b": "no credentials"}), "store"),
+        (Vitals(sockets=True, state="/var/lib/evac: no space left"), "state"),
     ],
 )
 def test_not_ready_says_why(vitals: Vitals, part: str) -> None:

@@ -18,6 +18,7 @@ from hypothesis.stateful import (
 from evac.errors import GenerationError
 from evac.generation import Generation
 from evac.wire import Register, Reserve
+from evacd.workloads import returning
 from evacd.workloads.job import Process, Slot, SlotState, Workload
 from evacd.workloads.policy import Refusal
 from evacd.workloads.roster import Roster
@@ -176,6 +177,20 @@ class Lives(RuleBasedStateMachine):
             if not isinstance(checked, Refusal):
                 generation = Generation(slot.shape.incarnation, step)
                 self.roster.staged(slot, generation, body_nbytes=10)
+        self.unharmed(before)
+
+    @precondition(lambda self: self.alive)
+    @rule(data=st.data(), held=st.booleans())
+    def hand_back(self, data: st.DataObject, held: bool) -> None:
+        """Its owner says of all that it has what it likes."""
+        workload = self._pick(data)
+        before = self.safe()
+        complete = [(s, s.generation) for _, s in workload.complete()]
+        read = {slot.key: slot.state for slot in self._slots() if slot.holds}
+        for slot in list(workload.slots.values()):
+            returning.handed_back(workload, slot, held=held)
+        assert all(s.state is SlotState.COMPLETE and s.generation == g for s, g in complete)
+        assert read == {slot.key: slot.state for slot in self._slots() if slot.holds}
         self.unharmed(before)
 
     @precondition(lambda self: self.alive)
@@ -578,3 +593,23 @@ def test_callback_workloads_take_turns_and_hold_nothing(roster: Roster) -> None:
     assert isinstance(refused, Refusal)
     roster.died(one, now=0.0)
     assert roster.seat("me/job", 0) is None
+
+
+def test_no_user_takes_all_slots_from_the_others() -> None:
+    roster, share = Roster(budget=1 << 40), 1 << 40
+    greedy = [come(roster, rank, rank + 1, world=251, share=share) for rank in range(251)]
+    message = Reserve(nbytes=PAGE, slots=16, body="a.bin", incarnation=0)
+    got = [roster.reserve(one, message, limit=16) for one in greedy]
+    assert all(isinstance(one, tuple) for one in got[:-1])
+    assert isinstance(got[-1], Refusal)
+    assert "no more of your user" in got[-1].reason
+    # What it gives up it may have again.
+    assert isinstance(roster.reserve(greedy[0], message, limit=16), tuple)
+
+    stranger = roster.register(
+        Register("other", 0, 1), unit="you/other", process=process(9999, 7), share=share, now=0.0
+    )
+    assert isinstance(stranger, Workload)
+    other = roster.reserve(stranger, message, limit=16)
+    assert isinstance(other, tuple)
+    assert len(other) == 16

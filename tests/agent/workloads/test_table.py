@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evac.generation import Generation
-from evacd.errors import StateError
+from evacd.errors import AlreadyRunning, StateError
 from evacd.workloads.job import Process, Shape, SlotState
 from evacd.workloads.keeping import Table
 from evacd.workloads.keeping.table import MOST
@@ -90,7 +90,7 @@ def test_a_file_that_is_none_is_begun_anew(tmp_path: Path, content: bytes) -> No
 
 def test_two_at_once_are_refused_and_a_link_is_not_followed(tmp_path: Path) -> None:
     table = Table(tmp_path / "t", boot="boot")
-    with pytest.raises(StateError):
+    with pytest.raises(AlreadyRunning):
         Table(tmp_path / "t", boot="boot")
     table.close()
     (tmp_path / "link").symlink_to(tmp_path / "t")

@@ -15,6 +15,11 @@ class Given:
 class FdStore(Protocol):
     """What is asked for is done in that order, and only `stop` blocks."""
 
+    @property
+    def waiting(self) -> int:
+        """How much of what was asked for is not done yet."""
+        ...
+
     def push(self, name: str, fd: int) -> None:
         """Keep *fd*, which may be closed at once."""
         ...

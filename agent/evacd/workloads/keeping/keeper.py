@@ -1,7 +1,7 @@
 """Writes down what becomes of each slot, and finds it again in the next daemon."""
 
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
@@ -11,7 +11,7 @@ import structlog
 from evacd.errors import StateError
 from evacd.workloads.job import Job, Process, Slot, Workload
 from evacd.workloads.keeping.fds import FdStore, Given
-from evacd.workloads.keeping.table import Table
+from evacd.workloads.keeping.table import Table, rows_of
 from evacd.workloads.memory import Region
 from evacd.workloads.record import (
     JobRecord,
@@ -25,6 +25,8 @@ from evacd.workloads.record import (
 
 log = structlog.get_logger()
 
+_MOST_TOLD = 256
+
 # Unit, rank, process and number: what its owner knows of a slot.
 _SlotOf: TypeAlias = tuple[str, int, Process, int]
 
@@ -32,45 +34,56 @@ _SlotOf: TypeAlias = tuple[str, int, Process, int]
 class Keeper:
     """For the loop's thread alone, after `open`.
 
-    Without a table it keeps nothing: a slot ends with its daemon.
+    Without a table it keeps nothing: a slot ends with its daemon. What an fd store gave, and no row
+    tells of, is thrown away only where the table is known to be whole.
 
     Args:
-        path: Of the table; None for none.
+        paths: Of the table: the first that can be used is, and the next where that one is full.
         given: What the fd store had for this daemon.
     """
 
     def __init__(
         self,
-        path: Path | None = None,
-        *,
+        *paths: Path,
         boot: str = "",
         fds: FdStore | None = None,
         given: Sequence[Given] = (),
     ) -> None:
-        self._path = path
+        self._paths = list(paths)
         self._boot = boot
         self._fds = fds
-        self._given = {one.name: one.fd for one in given}
+        self._given = list(given)
+        # Whose rows are not to be read, or were lost: told, and kept for as long as one may come.
+        self._unplaced: list[Given] = []
+        self._sure = True
         self._table: Table | None = None
         self._rows: dict[int, int] = {}
         self._jobs: dict[str, int] = {}
         self._jobs_before: dict[str, JobRecord] = {}
         self._free: list[int] = []
         self._end = 0
-        self._pushed: set[int] = set()
+        # Under which name the fd store has a row's memory.
+        self._pushed: dict[int, str] = {}
         # Slots of before without their memory: whoever has it may hand it back.
         self._awaited: dict[int, SlotRecord] = {}
         self._awaited_by: dict[_SlotOf, int] = {}
-        self._failing = False
+        self._unrecorded: set[str] = set()
 
     def open(self) -> None:
-        """Read what there is. Blocks for a moment; what cannot be read is told of and passed over."""
-        if self._path is not None:
-            try:
-                self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-                self._table = Table(self._path, boot=self._boot)
-            except (StateError, OSError) as error:
-                log.warning("memory.forgetful", reason=str(error))
+        """Read what there is. Blocks for a moment; what cannot be read is told of and passed over.
+
+        Raises:
+            AlreadyRunning: Another daemon has the table.
+        """
+        failed = []
+        while self._table is None and self._paths:
+            path = self._paths.pop(0)
+            self._table = self._opened(path, salvage=bool(self._given))
+            if self._table is None:
+                failed.append(path)
+        self._sure = self._table is not None and self._table.sound
+        for path in failed if self._table is not None else ():
+            self._sure = self._take_over(rows_of(path, boot=self._boot)) and self._sure
         taken = self._table.rows if self._table is not None else {}
         self._end = max(taken, default=-1) + 1
         self._free = [number for number in range(self._end) if number not in taken]
@@ -86,26 +99,56 @@ class Keeper:
 
     def slots(self) -> list[tuple[int, SlotRecord, int | None]]:
         """All slots of before, each with its row and the fd that was kept for it, the caller's now."""
-        found = []
+        found: list[tuple[int, SlotRecord, int | None]] = []
+        given, more = _by_inode(self._given)
+        self._given = []
         for number, record in self._records():
             if isinstance(record, JobRecord):
                 self._jobs[record.unit] = number
                 self._jobs_before[record.unit] = record
+            elif (one := given.pop(record.inode, None)) is None:
+                found.append((number, record, None))
+                self._wait(number, record)
             else:
-                fd = self._given.pop(_name(number), None)
-                found.append((number, record, fd))
-                if fd is None:
-                    self._awaited[number] = record
-                    self._awaited_by[_slot_of(record)] = number
-                else:
-                    self._pushed.add(number)
-        for name, fd in self._given.items():
-            log.warning("memory.unknown", name=name)
-            os.close(fd)
-            if self._fds is not None:
-                self._fds.remove(name)
-        self._given = {}
+                found.append((number, record, one.fd))
+                self._pushed[number] = one.name
+        for one in more:
+            os.close(one.fd)
+        self._unplaced = list(given.values())
+        if self._unplaced:
+            log.warning("memory.unknown", slots=len(self._unplaced), kept=not self._sure)
+        if self._sure:
+            self.let_go()
         return sorted(found, key=lambda one: one[1].arrived)
+
+    def let_go(self) -> None:
+        """Nobody comes any more for what no row tells of."""
+        names = set(self._pushed.values())
+        for one in self._unplaced:
+            os.close(one.fd)
+            # Under one name there may be several; with the name all of them would go.
+            if self._fds is not None and one.name not in names:
+                self._fds.remove(one.name)
+        self._unplaced = []
+
+    def misfit(self, row: int, record: SlotRecord, *, lasting: bool) -> None:
+        """What came for a row is not its memory: its owner may have it still.
+
+        Args:
+            lasting: It never will be, and is of no use to the next daemon, either.
+        """
+        if lasting:
+            self._unpush(row)
+        self._wait(row, record)
+
+    def shown(self) -> dict[str, object]:
+        """For the status."""
+        return {
+            "remembers": self._table is not None,
+            "awaited": len(self._awaited),
+            "unplaced": len(self._unplaced),
+            "unstored": self._fds.waiting if self._fds is not None else 0,
+        }
 
     def awaited(self, workload: Workload, number: int) -> tuple[int, SlotRecord] | None:
         """A slot of *workload* of before whose memory is still missing, with its row."""
@@ -140,9 +183,9 @@ class Keeper:
         if row is None:
             row = self._rows[slot.key] = self._next()
         if self._put(row, of_slot(slot, region.inode)) and row not in self._pushed:
-            self._pushed.add(row)
+            self._pushed[row] = _name(region.inode)
             if self._fds is not None:
-                self._fds.push(_name(row), region.fd)
+                self._fds.push(self._pushed[row], region.fd)
 
     def note_job(self, job: Job) -> None:
         """Write down what is known of a job beyond its slots."""
@@ -171,8 +214,9 @@ class Keeper:
 
     def close(self) -> None:
         """Leave all as it is, for the next daemon."""
-        for fd in self._given.values():
-            os.close(fd)
+        for one in (*self._given, *self._unplaced):
+            os.close(one.fd)
+        self._given, self._unplaced = [], []
         if self._table is not None:
             self._table.close()
             self._table = None
@@ -181,6 +225,46 @@ class Keeper:
         """The last of all: see that the fd store has what it was given. Blocks for a moment."""
         if self._fds is not None:
             self._fds.stop()
+
+    def _opened(self, path: Path, *, salvage: bool = False) -> Table | None:
+        try:
+            path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            return Table(path, boot=self._boot, salvage=salvage)
+        except (StateError, OSError) as error:
+            log.warning("memory.forgetful", path=str(path), reason=str(error))
+            return None
+
+    def _take_over(self, rows: Mapping[int, bytes] | None) -> bool:
+        """What was written elsewhere; whether all of it is here now."""
+        assert self._table is not None
+        try:
+            for number, row in (rows or {}).items():
+                self._table.put(number, row)
+        except (OSError, ValueError):
+            return False
+        return rows is not None
+
+    def _moved(self) -> bool:
+        """Whether there is room elsewhere, and all is there from now on."""
+        former = self._table
+        while former is not None and self._paths:
+            self._table = self._opened(self._paths.pop(0)) or former
+            if self._table is not former:
+                if self._take_over(former.rows):
+                    former.close()
+                    return True
+                self._table.close()
+                self._table = former
+        return False
+
+    def _wait(self, row: int, record: SlotRecord) -> None:
+        self._awaited[row] = record
+        self._awaited_by[_slot_of(record)] = row
+
+    def _unpush(self, row: int) -> None:
+        name = self._pushed.pop(row, None)
+        if name is not None and self._fds is not None:
+            self._fds.remove(name)
 
     def _wait_no_more(self, row: int) -> None:
         record = self._awaited.pop(row, None)
@@ -191,6 +275,7 @@ class Keeper:
         for number, row in list(self._table.rows.items()) if self._table is not None else []:
             record = decode(row)
             if record is None:
+                self._sure = False
                 self._clear(number)
             else:
                 yield number, record
@@ -206,29 +291,42 @@ class Keeper:
         try:
             self._table.put(row, encode(record))
         except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and self._moved():
+                return self._put(row, record)
             if isinstance(record, JobRecord) and len(record.launches) > 1:
                 return self._put(row, replace(record, launches=record.launches[:1]))
-            if not self._failing:
+            # Each once: what fails for one job goes on to work for the others.
+            if record.unit not in self._unrecorded and len(self._unrecorded) < _MOST_TOLD:
+                self._unrecorded.add(record.unit)
                 log.warning("memory.unrecorded", unit=record.unit, reason=str(error))
-            self._failing = True
             return False
-        self._failing = False
         return True
 
     def _clear(self, row: int) -> None:
         if self._table is not None:
             self._table.remove(row)
         self._free.append(row)
-        if row in self._pushed:
-            self._pushed.discard(row)
-            if self._fds is not None:
-                self._fds.remove(_name(row))
+        self._unpush(row)
 
 
 def _slot_of(record: SlotRecord) -> _SlotOf:
     return record.unit, record.rank, record.process, record.number
 
 
-def _name(row: int) -> str:
-    """Short: systemd passes all names in one variable, of at most 128 KiB."""
-    return f"s{row}"
+def _by_inode(given: Sequence[Given]) -> tuple[dict[tuple[int, int], Given], list[Given]]:
+    """What was given, by the file that it is; and what is given twice."""
+    found: dict[tuple[int, int], Given] = {}
+    more = []
+    for one in given:
+        stat = os.fstat(one.fd)
+        if found.setdefault((stat.st_dev, stat.st_ino), one) is not one:
+            more.append(one)
+    return found, more
+
+
+def _name(inode: tuple[int, int]) -> str:
+    """Short: systemd passes all names in one variable, of at most 128 KiB.
+
+    A row is used again, its memory never is: what a kill left in the store is nobody else's.
+    """
+    return f"m{inode[1]:x}"

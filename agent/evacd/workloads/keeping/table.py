@@ -18,7 +18,7 @@ import struct
 import zlib
 from pathlib import Path
 
-from evacd.errors import StateError
+from evacd.errors import AlreadyRunning, StateError
 
 _MAGIC = b"EVACROWS"
 _VERSION = 1
@@ -36,12 +36,20 @@ MOST = _HALF - _ROW.size - _CRC.size
 class Table:
     """Rows by number, 0 and up. One process at a time.
 
+    Args:
+        salvage: Where the first page is damaged, the rows that are whole count all the same.
+
+    Attributes:
+        sound: All that was written there is here: false where it is damaged, or of another boot.
+
     Raises:
-        StateError: The file cannot be used, or another process has it.
+        AlreadyRunning: Another process has it.
+        StateError: The file cannot be used.
     """
 
-    def __init__(self, path: Path, *, boot: str) -> None:
+    def __init__(self, path: Path, *, boot: str, salvage: bool = False) -> None:
         self.rows: dict[int, bytes] = {}
+        self.sound = True
         self._count = 0
         self._newest: dict[int, int] = {}
         try:
@@ -50,7 +58,10 @@ class Table:
             raise StateError(str(path), error.strerror or str(error)) from error
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._open(boot.encode()[:36])
+            self._open(boot.encode()[:36], salvage=salvage)
+        except BlockingIOError as error:
+            os.close(self._fd)
+            raise AlreadyRunning(str(path)) from error
         except (OSError, ValueError) as error:
             os.close(self._fd)
             reason = getattr(error, "strerror", None) or str(error)
@@ -80,13 +91,15 @@ class Table:
         self._map.close()
         os.close(self._fd)
 
-    def _open(self, boot: bytes) -> None:
+    def _open(self, boot: bytes, *, salvage: bool) -> None:
         head = _HEAD.pack(_MAGIC, _VERSION, boot)
         head += _CRC.pack(zlib.crc32(head))
         found = os.pread(self._fd, len(head), 0)
         if found != head:
             # Of another boot, or of none: its rows speak of memory that is gone.
-            os.ftruncate(self._fd, 0)
+            self.sound = not found
+            if _whole(found) or not salvage:
+                os.ftruncate(self._fd, 0)
             os.posix_fallocate(self._fd, 0, _PAGE * (1 + _MORE))
             os.pwrite(self._fd, head, 0)
         nbytes = os.fstat(self._fd).st_size // _PAGE * _PAGE
@@ -102,22 +115,13 @@ class Table:
         count = -(-count // _MORE) * _MORE
         nbytes = _PAGE * (1 + count)
         os.posix_fallocate(self._fd, _PAGE, nbytes - _PAGE)
-        self._map.close()
-        self._map = mmap.mmap(self._fd, nbytes)
+        # And the new mapping before the old one goes: there may be no memory for it.
+        former, self._map = self._map, mmap.mmap(self._fd, nbytes)
+        former.close()
         self._count = count
 
     def _read(self, number: int) -> bytes:
-        best = b""
-        self._newest[number] = 0
-        for half in range(2):
-            at = _PAGE * (1 + number) + half * _HALF
-            turn, length = _ROW.unpack_from(self._map, at + _CRC.size)
-            end = at + _CRC.size + _ROW.size + length
-            if length > MOST or turn <= self._newest[number]:
-                continue
-            if _CRC.unpack_from(self._map, at)[0] == zlib.crc32(self._map[at + _CRC.size : end]):
-                self._newest[number] = turn
-                best = self._map[end - length : end]
+        self._newest[number], best = _newest(self._map, _PAGE * (1 + number))
         return best
 
     def _write(self, number: int, row: bytes) -> None:
@@ -127,3 +131,38 @@ class Table:
         data = _CRC.pack(zlib.crc32(data)) + data
         self._map[at : at + len(data)] = data
         self._newest[number] = turn
+
+
+def _whole(head: bytes) -> bool:
+    """Whether it was written as it is, by some version in some boot."""
+    end = len(head) - _CRC.size
+    return end > 0 and _CRC.unpack_from(head, end)[0] == zlib.crc32(head[:end])
+
+
+def rows_of(path: Path, *, boot: str) -> dict[int, bytes] | None:
+    """What a table holds that cannot be written; None where it is not a whole one of this boot."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return {}
+    except OSError:
+        return None
+    head = _HEAD.pack(_MAGIC, _VERSION, boot.encode()[:36])
+    if data[: len(head)] != head:
+        return None
+    pages = range(_PAGE, len(data) - _PAGE + 1, _PAGE)
+    found = {at // _PAGE - 1: _newest(data, at)[1] for at in pages}
+    return {number: row for number, row in found.items() if row}
+
+
+def _newest(data: "mmap.mmap | bytes", page: int) -> tuple[int, bytes]:
+    """The newer whole half of a row's page, and its turn; 0 where there is none."""
+    newest, best = 0, b""
+    for at in (page, page + _HALF):
+        turn, length = _ROW.unpack_from(data, at + _CRC.size)
+        end = at + _CRC.size + _ROW.size + length
+        if length > MOST or turn <= newest:
+            continue
+        if _CRC.unpack_from(data, at)[0] == zlib.crc32(data[at + _CRC.size : end]):
+            newest, best = turn, data[end - length : end]
+    return newest, best
