@@ -84,6 +84,7 @@ def make_board(
         user_bytes=policy.max_bytes_per_user.resolve(budget),
         slots=config.memory.slots,
         orphan_seconds=config.memory.orphan_seconds,
+        spill=config.memory.spill,
         max_priority=policy.max_priority,
         allow_users=policy.allow_users,
         users={user.name: _limits(user, budget) for user in policy.users},

@@ -93,6 +93,9 @@ class MemoryConfig:
         budget: Of all slots together: a share of MemAvailable at the start, or bytes.
         slots: Slots per rank, while the budget allows.
         orphan_seconds: Seconds that a dead workload's slots are kept for its successor.
+        spill: Folder on a fast local disk for the newest generation of a rank for which memory
+            has room for one slot only, so that the slot can be written again. It need not outlive
+            the machine, and ends with evacd.
     """
 
     budget: Budget = setting(
@@ -103,6 +106,11 @@ class MemoryConfig:
     slots: int = setting(kinds.count(1, 16), 3, "slots per rank, while the budget allows")
     orphan_seconds: float = setting(
         kinds.number("seconds", 0), 3600.0, "seconds to keep a dead workload's slots for adoption"
+    )
+    spill: Path | None = setting(
+        kinds.SOME_PATH,
+        None,
+        "folder on a local disk for what a rank with room for one slot has staged; none: nowhere",
     )
 
 

@@ -78,7 +78,11 @@ class Board:
         self._turns = Turns()
         self._keeper = keeper or Keeper()
         self._staging = Staging(
-            self._roster, limit=settings.slots, happened=happened, keeper=self._keeper
+            self._roster,
+            limit=settings.slots,
+            happened=happened,
+            keeper=self._keeper,
+            spill=settings.spill,
         )
         self._desk: Desk | None = None
 

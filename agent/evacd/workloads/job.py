@@ -64,6 +64,7 @@ class Slot:
         copied_nbytes: Of the body, copies of what other ranks write.
         holds: Who reads or fills it just now; above 0 its memory stays.
         condemned: Nobody's any more: gone as soon as nobody holds it.
+        spilled: A copy on a disk: it takes no memory, and nobody writes it.
     """
 
     key: int
@@ -79,11 +80,17 @@ class Slot:
     copied_nbytes: int = 0
     holds: int = 0
     condemned: bool = False
+    spilled: bool = False
 
     def __setattr__(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
         if name in _OF_SLOT:
             self.owner.changed()
+
+    @property
+    def memory_nbytes(self) -> int:
+        """What it takes of the budget."""
+        return 0 if self.spilled else self.nbytes
 
     @property
     def retired(self) -> bool:

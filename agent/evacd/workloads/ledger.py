@@ -9,7 +9,6 @@ from collections.abc import Iterable
 
 from evacd.workloads.job import Shape, Slot, Workload
 
-
 # systemd keeps 8192 fds for the service (FileDescriptorStoreMax), and each slot takes two of the daemon's
 # 65536 (LimitNOFILE): no user can take them all from the others.
 MOST_SLOTS, MOST_SLOTS_OF_USER = 8000, 4000
@@ -73,10 +72,20 @@ class Ledger:
             reservation=reservation,
         )
         workload.slots[slot.number] = self.slots[slot.key] = slot
-        self._take(slot, slot.nbytes)
+        self._take(slot, slot.memory_nbytes)
         self._count_of[workload.process.uid] += 1
         workload.changed()
         return slot
+
+    def open_spilled(self, slot: Slot) -> Slot:
+        """Where *slot* is copied to; of no reservation, so that nobody is granted it."""
+        owner = slot.owner
+        number, owner.numbers = owner.numbers, owner.numbers + 1
+        self._keys += 1
+        copy = Slot(self._keys, number, owner, slot.nbytes, slot.shape, -1, spilled=True)
+        owner.slots[number] = self.slots[copy.key] = copy
+        self._count_of[owner.process.uid] += 1
+        return copy
 
     def drop(self, slots: Iterable[Slot]) -> None:
         """Take *slots* from their owners; what is held goes when it is let go."""
@@ -103,7 +112,7 @@ class Ledger:
     def _free_unheld(self, slot: Slot) -> None:
         if not slot.holds:
             del self.slots[slot.key]
-            self._take(slot, -slot.nbytes)
+            self._take(slot, -slot.memory_nbytes)
             self._count_of[slot.owner.process.uid] -= 1
             self._freed.append(slot)
 

@@ -8,10 +8,12 @@ import asyncio
 import threading
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 
 from evacd.workloads.checksums import Summer, Sums
 from evacd.workloads.job import Slot
 from evacd.workloads.memory import Region, Stopped, build
+from evacd.workloads.spill import spill
 
 
 class Regions:
@@ -61,6 +63,29 @@ class Regions:
             raise
         self._making.discard(made)
         self._regions[slot.key] = region
+        return True
+
+    async def spill(self, slot: Slot, copy: Slot, folder: Path) -> bool:
+        """Copy the memory of *slot* into a file for *copy*; False where one of them was given up.
+
+        Raises:
+            OSError: The disk does not take it.
+        """
+        source = self._regions[slot.key].keep()
+
+        def stop() -> bool:
+            return slot.condemned or copy.condemned or self._stopping.is_set()
+
+        made = self._makers.submit(spill, source, folder, stop)
+        self._making.add(made)
+        try:
+            region = await asyncio.wrap_future(made)
+        except Stopped:
+            return False
+        finally:
+            self._making.discard(made)
+            self._let_go(source)
+        self._regions[copy.key] = region
         return True
 
     def take_back(self, slot: Slot, region: Region) -> None:

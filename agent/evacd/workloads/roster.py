@@ -26,7 +26,7 @@ from evacd.workloads.policy import Refusal
 from evacd.workloads.told import Told
 
 # The wire's own limit for the number of a slot.
-_NUMBERS = 1_000_000
+MOST_NUMBERS = 1_000_000
 # Dead processes of one user that left nothing, told in the status until they expire.
 _MOST_EMPTY = 64
 
@@ -182,9 +182,9 @@ class Roster:
         if room < 1:
             return Refusal("this node keeps no more slots, or no more of your user")
         each, wanted = aligned(message.nbytes), min(message.slots, limit, room)
-        if workload.numbers + wanted > _NUMBERS:
+        if workload.numbers + wanted > MOST_NUMBERS:
             return Refusal("this process has reserved too often")
-        returned = sum(slot.nbytes for slot in old if not slot.holds)
+        returned = sum(slot.memory_nbytes for slot in old if not slot.holds)
         uid = workload.process.uid
         found = fit(
             budget=Room(self.ledger.budget, self.ledger.used - returned),
@@ -365,7 +365,7 @@ class Roster:
                 )
                 for member in job.members
                 for generation, slot in member.complete()
-                if slot.retired and not slot.holds and generation != protected
+                if slot.retired and not slot.spilled and not slot.holds and generation != protected
             )
 
     def _tidy(self, job: Job) -> None:

@@ -47,6 +47,7 @@ class BoardSettings:
         pods: The kubelet's folders of pods; None where this is no Kubernetes node.
         allow_namespaces: Whose pods may register; empty: `allow_users` decides.
         namespaces: By name, which have limits of their own.
+        spill: Folder for what was staged by who has one slot; None for nowhere.
     """
 
     workload_path: Path
@@ -71,3 +72,4 @@ class BoardSettings:
     pods: Path | None = None
     allow_namespaces: tuple[str, ...] = ()
     namespaces: Mapping[str, UserLimits] = field(default_factory=dict)
+    spill: Path | None = None

@@ -42,6 +42,7 @@ def _slot(slot: Slot, job: Job, regions: Regions) -> dict[str, object]:
         "incarnation": slot.generation.incarnation if slot.generation else None,
         "nbytes": slot.nbytes,
         "held": slot.holds > 0,
+        "spilled": slot.spilled,
         "durable": job.is_durable(slot.generation),
         "chunks": sums.total if sums else 0,
         "summed": sums.ready if sums else 0,

@@ -5,6 +5,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import structlog
 
@@ -15,6 +16,7 @@ from evac.segment import PAGE
 from evac.store import Owner
 from evac.wire import Accepted, Granted, Release, Reserve, Staged
 from evac.wire import Slot as SlotMessage
+from evacd.workloads import spilling
 from evacd.workloads.guard import start
 from evacd.workloads.happenings import Happening, StagedOne
 from evacd.workloads.inspection import MAX_ITEMS, Inspection, inspect
@@ -23,7 +25,7 @@ from evacd.workloads.keeping import Keeper
 from evacd.workloads.part import Part
 from evacd.workloads.policy import Refusal
 from evacd.workloads.regions import Regions
-from evacd.workloads.roster import Roster
+from evacd.workloads.roster import MOST_NUMBERS, Roster
 from evacd.workloads.session import Session
 
 log = structlog.get_logger()
@@ -37,6 +39,7 @@ class Staging:
 
     Args:
         limit: The most slots that one workload gets.
+        spill: Folder on a local disk for what was staged by who has one slot; None for nowhere.
     """
 
     def __init__(
@@ -46,10 +49,12 @@ class Staging:
         limit: int,
         happened: Callable[[Happening], None],
         keeper: Keeper,
+        spill: Path | None = None,
     ) -> None:
         self.regions = Regions()
         self.readers = ThreadPoolExecutor(2, "evacd-inspect")
         self._keeper = keeper
+        self._spill_to = spill
         self._roster = roster
         self._limit = limit
         self._happened = happened
@@ -114,7 +119,7 @@ class Staging:
         session.link.pause()
         self.begin_reading(slot)
         generation = Generation(slot.shape.incarnation, message.step)
-        start(tasks, self._inspect(session, slot, generation, re), session)
+        start(tasks, self._inspect(session, slot, generation, re, tasks), session)
 
     def release(self, workload: Workload, message: Release) -> None:
         """No answer, whatever the slot."""
@@ -133,6 +138,8 @@ class Staging:
 
     def note(self, slot: Slot) -> None:
         """Write down for the next daemon what a slot is now, where it has its memory."""
+        if slot.spilled:
+            return  # its file has no name, and ends with this daemon
         with contextlib.suppress(KeyError):
             self._keeper.note(slot, self.regions.region(slot))
 
@@ -234,7 +241,12 @@ class Staging:
         self.collect()
 
     async def _inspect(
-        self, session: Session, slot: Slot, generation: Generation, re: int | None
+        self,
+        session: Session,
+        slot: Slot,
+        generation: Generation,
+        re: int | None,
+        tasks: asyncio.TaskGroup,
     ) -> None:
         workload, loop = slot.owner, asyncio.get_running_loop()
         fd = self.regions.region(slot).fd
@@ -256,7 +268,36 @@ class Staging:
                 self._happened(StagedOne(workload.unit, workload.rank, generation))
         finally:
             self.end_reading(slot)
+            self._begin_spill(slot, tasks)
             session.link.resume()
+
+    def _begin_spill(self, slot: Slot, tasks: asyncio.TaskGroup) -> None:
+        if self._spill_to is None:
+            return
+        if (copy := spilling.begin(self._roster.ledger, slot, most=MOST_NUMBERS)) is not None:
+            start(tasks, self._spill(slot, copy, self._spill_to))
+
+    async def _spill(self, slot: Slot, copy: Slot, folder: Path) -> None:
+        """Free a workload's only slot for its next generation; see `evacd.workloads.spill`."""
+        found, generation, whole = self._found[slot.key], slot.generation, False
+        try:
+            whole = await self.regions.spill(slot, copy, folder)
+        except OSError as error:
+            log.warning(
+                "memory.unspilled", unit=slot.owner.unit, rank=slot.owner.rank,
+                nbytes=slot.nbytes, folder=str(folder), error=error.strerror,
+            )  # fmt: skip
+        finally:
+            if whole:
+                # Before a flush may take it: the sums belong to a complete slot.
+                self._found[copy.key] = found
+                self.regions.sum(copy, [one.nbytes for one in found.files] or [found.body_nbytes])
+            copied = generation if whole else None
+            if spilling.settle(self._roster.ledger, slot, copy, copied):
+                self.written_anew(slot)
+                self.note(slot)
+            self._roster.unhold([slot, copy])
+            self.collect()
 
     def _check_heap(self, workload: Workload, found: Inspection) -> None:
         """No budget counts what descriptors take of the daemon's own memory, so this does.

@@ -120,6 +120,7 @@ SAMPLES: dict[str, Sample] = {
     ),
     "memory.slots": Sample((("1", "1"), ("16", "16")), ("0", "17", "1.0", "true", '"3"'), ("x",)),
     "memory.orphan_seconds": SECONDS,
+    "memory.spill": Sample((('"/a"', "/a"),), ('"a"', "1"), ("a",)),
     "policy.max_priority": Sample((("-5", "-5"), ("5", "5")), ("1.5", "true", "9999999"), ("x",)),
     "policy.allow_users": Sample(
         (('["ann"]', "ann"), ('["ann", "bob"]', "ann,bob")), ('"ann"', "[1]", '[""]'), ("a\0b",)
