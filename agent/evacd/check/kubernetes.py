@@ -33,5 +33,9 @@ async def check_kubernetes(config: Config, clock: Clock, environ: Mapping[str, s
             return Finding(_NAME, Verdict.WARN, detail, "run it with a service account")
         if (wrong := await cordon.rehearse()) is not None:
             return Finding(_NAME, Verdict.FAIL, wrong, "see the rights in container/README.md")
+    if cordon.others:
+        detail = f"it is closed by {', '.join(cordon.others)}, too, by the marks on it"
+        cure = 'set cordon.kubernetes = "report-only" where another handler owns the node'
+        return Finding(_NAME, Verdict.WARN, detail, cure)
     how = "only told of" if config.cordon.kubernetes == "report-only" else "closed"
     return Finding(_NAME, Verdict.OK, f"this node may be {how} when it leaves")

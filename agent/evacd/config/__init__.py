@@ -5,13 +5,14 @@ What is unknown or wrong is refused with its place, its key and what was expecte
 """
 
 import difflib
+import re
 import shlex
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 from evac.errors import ConfigError
 from evacd.config.entries import NodeRule, WrongEntry
@@ -42,7 +43,7 @@ from evacd.config.sources import (
     UserConfig,
 )
 from evacd.config.table import SECTIONS, SETTINGS, Setting
-from evacd.config.users import UserPolicy
+from evacd.config.users import UserPolicy, shared
 from evacd.config.variables import Unread, unread
 
 __all__ = [
@@ -79,6 +80,11 @@ __all__ = [
     "without_secrets",
 ]
 
+# What a store's URL may say in its query, and none of it secret; two targets may differ in nothing else.
+_STORES = ("s3", "gs", "az", "evac")
+_OPTIONS = ("account", "connections", "endpoint", "region", "timeout", "token_file")
+_PLAIN = re.compile(r"[A-Za-z0-9:/._\[\]-]{0,200}")
+
 _BY_KEY = {one.key: one for one in SETTINGS}
 
 
@@ -110,6 +116,12 @@ def load(path: Path | None, environ: Mapping[str, str], flags: Mapping[str, obje
         section: kind(**{k.partition(".")[2]: v for k, (_, v) in given.items() if _in(k, section)})
         for section, kind in SECTIONS.items()
     }
+    policy = sections["policy"]
+    if (both := shared(policy.users, policy.namespaces)) is not None:
+        name, prefix, user = both
+        where = given.get("policy.namespaces", ("policy.namespaces", None))[0]
+        wrong = f"a prefix for namespace {name} that is no user's: {prefix} is {user}'s"
+        raise ConfigError(where, "policy.namespaces", wrong)
     return Config(**sections, origins={key: where for key, (where, _) in given.items()})
 
 
@@ -135,14 +147,22 @@ def explain(config: Config) -> list[Row]:
 
 
 def without_secrets(url: str) -> str:
-    """*url* less what may be a secret: user, password, query and fragment."""
+    """*url* less what may be a secret: user, password, fragment, and in a query all but a store's known options."""
     try:
         parts = urlsplit(url)
+        given = parse_qsl(parts.query, keep_blank_values=True)
     except ValueError:
         return "(not a URL)"
     host = parts.netloc.rpartition("@")[2]
-    hidden = "?..." if parts.query or parts.fragment else ""
-    return urlunsplit((parts.scheme, host, parts.path, "", "")) + hidden
+    plain = [
+        f"{name}={value}"
+        for name, value in given
+        if parts.scheme in _STORES and name in _OPTIONS and _PLAIN.fullmatch(value)
+    ]
+    if parts.fragment or len(plain) < len(given) or (parts.query and not given):
+        plain.append("...")
+    shown = f"?{'&'.join(plain)}" if plain else ""
+    return urlunsplit((parts.scheme, host, parts.path, "", "")) + shown
 
 
 def _from_file(path: Path) -> Iterator[tuple[str, tuple[str, Any]]]:

@@ -1,7 +1,7 @@
 """What single users and namespaces may, as ``[policy.users.NAME]``, ``[policy.namespaces.NAME]``."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
@@ -83,11 +83,29 @@ def _each(
     owners: dict[str, str] = {}
     for one in found:
         owner = one.prefix or one.name
-        if owner in owners:
-            taken = f"a prefix of its own: {owner} is {owners[owner]}'s"
-            raise WrongEntry(one.name, *(["prefix"] if one.prefix else []), expected=taken)
+        for other, whose in owners.items():
+            if nested(owner, other):
+                taken = f"a prefix of its own: {other} is {whose}'s"
+                raise WrongEntry(one.name, *(["prefix"] if one.prefix else []), expected=taken)
         owners[owner] = one.name
     return found
+
+
+def nested(one: str, other: str) -> bool:
+    """Whether the same, or one below the other: a job of the outer one could be called like it."""
+    return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
+
+
+def shared(
+    users: Iterable[UserPolicy], namespaces: Iterable[NamespacePolicy]
+) -> tuple[str, str, str] | None:
+    """A namespace, its prefix, and the user who has it as well; None where there is no such."""
+    for namespace in namespaces:
+        for user in users:
+            prefix = namespace.prefix or namespace.name
+            if nested(prefix, user.prefix or user.name):
+                return namespace.name, prefix, user.name
+    return None
 
 
 def _one(name: object, table: object, what: str, parts: _Parts) -> dict[str, Any]:

@@ -69,10 +69,12 @@ def rights_of(
 
 
 def _given_to(owner: str, pod: Pod, settings: BoardSettings) -> str | None:
-    """Another namespace that has been given what this one would have by its name."""
-    given = {of.prefix: name for name, of in settings.namespaces.items() if of.prefix}
-    other = given.get(owner)
-    return other if other != pod.namespace else None
+    """Another namespace that has been given what this one would have by its name, or a part of it."""
+    for name, of in settings.namespaces.items():
+        nested = f"{of.prefix}/".startswith(f"{owner}/") or f"{owner}/".startswith(f"{of.prefix}/")
+        if of.prefix and nested and name != pod.namespace:
+            return name
+    return None
 
 
 def owner_name(user: str | None, uid: int) -> str:

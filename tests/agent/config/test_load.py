@@ -161,6 +161,8 @@ SAMPLES: dict[str, Sample] = {
             "{team-a = 1}",
             '{team-a = {max_bytes = "25%"}}',
             '{team-a = {prefix = "team-b"}, team-b = {}}',
+            '{team-a = {prefix = "teams/research"}, teams = {}}',
+            '{teams = {}, team-a = {prefix = "teams/research"}}',
         ),
         ("x", "[1]", "{"),
     ),
@@ -499,3 +501,13 @@ def test_a_share_never_exceeds_what_is_available(available: int, percent: int) -
 )
 def test_a_size_is_what_it_says(text: str, nbytes: int) -> None:
     assert Budget.parse(text).resolve(0) == nbytes
+
+
+@pytest.mark.parametrize("prefix", ["ann", "team/ann", "team"])
+def test_a_namespace_has_no_prefix_that_is_a_user_s(tmp_path: Path, prefix: str) -> None:
+    file = tmp_path / "evac.toml"
+    file.write_text(
+        f'[policy.users.ann]\nprefix = "{prefix}"\n[policy.namespaces.a]\nprefix = "{prefix}"\n'
+    )
+    with pytest.raises(ConfigError, match=f"{prefix} is ann's"):
+        load(file, {}, {})

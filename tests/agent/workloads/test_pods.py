@@ -58,6 +58,12 @@ def test_a_prefix_that_another_namespace_was_given_is_nobody_else_s() -> None:
     assert said == "prefix research is namespace team-a's: see policy.namespaces"
 
 
+def test_nor_is_what_lies_above_it() -> None:
+    given = {"team-a": UserLimits(prefix="teams/research")}
+    said = reason(asked(Pod("teams", "train-0", "uid"), namespaces=given))
+    assert said == "prefix teams is namespace team-a's: see policy.namespaces"
+
+
 def test_who_is_in_no_pod_lies_under_its_user() -> None:
     answer = asked(None)
     assert isinstance(answer, Admission)

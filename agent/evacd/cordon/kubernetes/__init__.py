@@ -21,6 +21,7 @@ from evacd.kube import Client
 
 log = structlog.get_logger()
 
+OTHERS_CURE = 'where another handler owns the node: cordon.kubernetes = "report-only"'
 # The taint may be lost to whoever writes the whole list without looking.
 _LOOKS = 3
 
@@ -69,6 +70,8 @@ class KubernetesCordon:
         self._evict_pods = evict_pods
         self._look_again = look_again_seconds
         self._uid = ""
+        # Other handlers that have left their marks on the node, as it was last seen.
+        self.others: tuple[str, ...] = ()
 
     async def close(self, order: Order, *, seconds_left: float) -> str | None:
         """See `Cordon`."""
@@ -160,6 +163,7 @@ class KubernetesCordon:
                 reason = str(refused)
             else:
                 mark = marks.mark_of(node)
+                self._see_others(node)
                 # Report-only leaves no mark, and a cordon may have been refused where the
                 # condition was not: each of them is undone.
                 return words.boot_told(node) if mark is None else mark.boot
@@ -171,12 +175,7 @@ class KubernetesCordon:
     async def _shut(self, asking: Asking, order: Order) -> None:
         node = await asking.node()
         self._uid = marks.uid_of(node)
-        if others := marks.others(node):
-            log.warning(
-                "cordon.others",
-                handlers=list(others),
-                cure='where another handler owns the node: cordon.kubernetes = "report-only"',
-            )
+        self._see_others(node)
         close = partial(marks.closing, order=order.id, boot=self._boot)
         taint = partial(marks.tainting, value=f"{order.source}-{order.kind}")
         for _ in range(_LOOKS):
@@ -189,9 +188,15 @@ class KubernetesCordon:
                 return
         raise _Undone(f"somebody undoes it: {wrong}")
 
+    def _see_others(self, node: marks.Node) -> None:
+        others = marks.others(node)
+        if others != self.others and others and not self._report_only:
+            log.warning("cordon.others", handlers=list(others), cure=OTHERS_CURE)
+        self.others = others
+
     async def _try_to_shut(self, asking: Asking) -> None:
         node = await asking.node()
-        self._uid = marks.uid_of(node)
+        self._uid, self.others = marks.uid_of(node), marks.others(node)
         await asking.change(partial(marks.closing, order="check", boot=self._boot), node)
         await asking.change(partial(marks.tainting, value="check"), node)
 

@@ -28,6 +28,12 @@ Patch: TypeAlias = dict[str, Any]
 _OTHERS = {
     "aws-node-termination-handler/": "aws-node-termination-handler",
     "karpenter.sh/disrupted": "Karpenter",
+    "weave.works/kured-": "kured",
+    "dgxc.nvidia.com/nvsentinel-state": "NVSentinel",
+    "quarantineHealthEvent": "NVSentinel",
+    "medik8s.io/": "medik8s",
+    "remediation.medik8s.io/": "medik8s",
+    "cloud.google.com/active-node-maintenance": "GKE's node maintenance",
     "ToBeDeletedByClusterAutoscaler": "cluster-autoscaler",
     "cloud.google.com/impending-node-termination": "GKE's termination handler",
     "aks-node-termination-handler": "aks-node-termination-handler",

@@ -340,6 +340,21 @@ async def test_another_handler_s_marks_are_named(cluster: Cluster, make: Make) -
     assert "report-only" in told["cure"]
 
 
+async def test_another_handler_s_marks_are_seen_at_the_start_and_by_a_check(
+    cluster: Cluster, make: Make
+) -> None:
+    await cluster.edit(
+        lambda node: node["metadata"].update(annotations={"quarantineHealthEvent": "x"})
+    )
+
+    with capture_logs() as logs:
+        assert await make().left_over() is None
+    assert [each["handlers"] for each in logs] == [["NVSentinel"]]
+    cordon = make()
+    assert await cordon.rehearse() is None
+    assert cordon.others == ("NVSentinel",)
+
+
 async def test_what_an_earlier_boot_left_closed_is_known(cluster: Cluster, make: Make) -> None:
     assert await make().left_over() is None
     await close(make(boot="boot-1"))
