@@ -143,7 +143,8 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         default=os.environ.get("EVAC_STORE"),
         metavar="STORE",
-        help="file:///folder, or the folder itself (default: EVAC_STORE)",
+        help="file:///folder or the folder itself, s3://bucket/prefix, gs://bucket/prefix, az://container/prefix, "
+        "evac://host:port or evac://job (default: EVAC_STORE)",
     )
     parser.add_argument("--job", metavar="PREFIX", help="only this one, as `evac ls` names it")
     parser.add_argument("--json", action="store_true", help="for programs")

@@ -26,7 +26,11 @@ STATUS: Mapping[str, Any] = {
         {"unit": "u/c", "kept": False},
     ],
     "sources": [{"source": "aws/spot", "unknowns": 3}],
-    "lanes": [{"store": "s3://key:secret@bucket/p?token=secret", "bytes_per_second": 1e9}],
+    "lanes": [
+        {"store": "s3://key:secret@bucket/p?token=secret", "bytes_per_second": 1e9},
+        {"store": "s3://bucket/q?region=eu-west-1&x=secret", "bytes_per_second": 2e9},
+        {"store": "s3://bucket/q?region=us-east-1&x=secret", "bytes_per_second": 3e9},
+    ],
     "workloads": [
         {
             "alive": True,
@@ -136,6 +140,8 @@ def test_the_state_is_read_at_the_moment_it_is_asked_for() -> None:
     assert seen("evac_memory_budget_bytes") == 1000
     assert seen("evac_memory_used_bytes") == 400
     assert seen("evac_lane_bytes_per_second", "s3://bucket/p?...") == 1e9
+    assert seen("evac_lane_bytes_per_second", "s3://bucket/q?region=eu-west-1&...") == 2e9
+    assert seen("evac_lane_bytes_per_second", "s3://bucket/q?region=us-east-1&...") == 3e9
 
 
 def test_without_an_order_there_is_no_deadline_and_not_a_false_one() -> None:
