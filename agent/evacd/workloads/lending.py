@@ -128,10 +128,10 @@ class Lending:
             finally:
                 os.close(fd)
         except OSError as error:
-            session.refuse(f"nothing can be lent: {error.strerror}", re)
-        else:
             for loan in loans:
                 self.release(session, loan.number)
+            session.refuse(f"nothing can be lent: {error.strerror}", re)
+        else:
             now, uid = self._clock.monotonic(), session.peer.uid
             if (unsaid := self._lines.take("lent", uid, now=now)) is not None:
                 nbytes = sum(one.slot.nbytes for one in loans)
