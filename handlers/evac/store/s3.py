@@ -9,17 +9,20 @@ at flush time, which costs 0.2 CPU seconds per GB and repeats what the manifest 
 """
 
 import os
-from collections.abc import Sequence
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from pathlib import Path
+from threading import Lock
 from typing import Any, TypedDict
 
 from obstore.store import S3Store as ObstoreS3
 
 from evac.errors import ConfigError, StoreError
-from evac.generation import BODY, Generation
+from evac.generation import Generation
+from evac.manifest import is_file_name
 from evac.store.blobs import BlobStore, Client
 from evac.store.location import Location, parse
 from evac.store.s3_aside import ask
@@ -81,6 +84,13 @@ class S3Store(BlobStore):
             ConfigError: Malformed, or it holds what may not stand in a URL.
         """
         return cls(parse(url, options=OPTIONS))
+
+    async def put(
+        self, key: str, data: memoryview, *, progress: Callable[[int], None] | None = None
+    ) -> None:
+        """See `BlobStore.put`."""
+        with _writing.begun(self._place(key)):
+            await super().put(key, data, progress=progress)
 
     async def preflight(self) -> None:
         """Ask for the bucket itself.
@@ -147,13 +157,22 @@ class S3Store(BlobStore):
         await self._chain.ready()
 
     async def _abandoned(self, key: str) -> None:
-        """Abort the upload of *key*; whoever else writes the same body has to begin again."""
-        name = self._location.key(key)
+        """Abort the upload of *key*, unless this process has begun to write it anew.
+
+        Nothing tells whose an upload is: those two could not be told apart, and `clean` comes by later. Another
+        process that writes the same body has to begin again.
+        """
+        name, place = self._location.key(key), self._place(key)
+        seen = _writing.times(place)
         with suppress(StoreError):
             uploads: Sequence[_Upload] = (
                 await self._ask("uploads", prefix=name, seconds=ABORT_SECONDS)
             )["uploads"]
-            await self._abort([one for one in uploads if one["key"] == name])
+            if _writing.alone(place, seen):
+                await self._abort([one for one in uploads if one["key"] == name])
+
+    def _place(self, key: str) -> str:
+        return f"{self._endpoint or ''}/{self._location.bucket}/{self._location.key(key)}"
 
     async def _abort(self, uploads: Sequence[_Upload]) -> int:
         answer = await self._ask("abort", uploads=uploads, seconds=ABORT_SECONDS)
@@ -172,7 +191,46 @@ class S3Store(BlobStore):
         return await ask(request, key=self._location.bucket, seconds=seconds)
 
 
+class _Writing:
+    """Which objects this process is writing, whichever of its stores, loops or threads."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._now: Counter[str] = Counter()
+        self._begun: Counter[str] = Counter()
+
+    @contextmanager
+    def begun(self, place: str) -> Iterator[None]:
+        """While one put of *place* lasts."""
+        with self._lock:
+            self._now[place] += 1
+            self._begun[place] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._now[place] -= 1
+                if not self._now[place]:
+                    del self._now[place], self._begun[place]
+
+    def times(self, place: str) -> int:
+        """How many have begun since none was under way."""
+        return self._begun[place]
+
+    def alone(self, place: str, seen: int) -> bool:
+        """Whether the caller's put is the only one, and none has come since *seen*."""
+        with self._lock:
+            return self._now[place] <= 1 and self._begun[place] == seen
+
+
+_writing = _Writing()
+
+
 def is_body(key: str) -> bool:
-    """Whether a key is one under which we would put something of many parts."""
-    *_, folder, name = ("", *key.split("/"))
-    return Generation.parse(folder) is not None and BODY.fullmatch(name) is not None
+    """Whether a key is one under which we would put something of many parts; weights' bodies as well."""
+    *_, above, folder, name = ("", "", *key.split("/"))
+    if Generation.parse(folder) is None and Generation.parse(above) is not None:
+        name = f"{folder}/{name}"
+    elif Generation.parse(folder) is None:
+        return False
+    return is_file_name(name)

@@ -4,9 +4,10 @@ obstore has a chain of its own, without profiles, SSO and credential processes.
 """
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from threading import Event, Lock
+from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any
 
 from evac.errors import StoreError
@@ -18,6 +19,8 @@ if TYPE_CHECKING:  # it exists for type checkers alone
 
 # obstore asks again when less than five minutes are left; a little more, so that we have new ones.
 EARLY = timedelta(minutes=6)
+# After new ones could not be had; those that we have are good meanwhile.
+PAUSE = timedelta(seconds=10)
 
 
 @dataclass(frozen=True)
@@ -37,12 +40,16 @@ class Keys:
 class Chain:
     """The keys of this process; a callable as obstore wants it.
 
-    Static ones in the environment are taken as they are, without asking anybody.
+    Static ones in the environment are taken as they are, without asking anybody. New ones are found in the
+    background while the old ones are good: nobody waits for them before that.
     """
 
     def __init__(self) -> None:
         self._lock = Lock()
+        self._aside = Lock()
         self._keys: Keys | None = None
+        self._renewing = False
+        self._not_before = datetime.min.replace(tzinfo=UTC)
         self.region: str | None = None
 
     def forget(self) -> None:
@@ -56,14 +63,11 @@ class Chain:
         Raises:
             StoreError: There are none.
         """
-        keys = self._keys
-        if keys is not None and not keys.due(datetime.now(UTC)):
-            return keys
-        return await in_thread(self._renewed)
+        return self._good() or await in_thread(self._renewed)
 
     def __call__(self) -> "S3Credential":
         """For obstore's threads."""
-        keys = self._renewed(Event())
+        keys = self._good() or self._renewed(Event())
         return {
             "access_key_id": keys.access,
             "secret_access_key": keys.secret,
@@ -71,17 +75,36 @@ class Chain:
             "expires_at": keys.expires,
         }
 
+    def _good(self) -> Keys | None:
+        """Those that we have, while they open anything; new ones are on their way when it is time."""
+        keys, now = self._keys, datetime.now(UTC)
+        if keys is None or keys.due(now, early=timedelta()):
+            return None
+        if keys.due(now):
+            self._renew_aside(now)
+        return keys
+
+    def _renew_aside(self, now: datetime) -> None:
+        with self._aside:
+            if self._renewing or now < self._not_before:
+                return
+            self._renewing = True
+            self._not_before = now + PAUSE
+        # It ends within a minute, and nobody waits for it at the interpreter's end.
+        Thread(target=self._renew, name="evac-s3-keys", daemon=True).start()
+
+    def _renew(self) -> None:
+        try:
+            with suppress(StoreError):  # told when there are none any more
+                self._keys = self._found(Event())
+        finally:
+            self._renewing = False
+
     def _renewed(self, stop: Event) -> Keys:
         with self._lock:  # one asks, and all others wait for what it brings
-            now = datetime.now(UTC)
-            if self._keys is None or self._keys.due(now):
-                try:
-                    self._keys = self._found(stop)
-                except StoreError:
-                    # Those that we have are good for a few more minutes; then it is told.
-                    if self._keys is None or self._keys.due(now, early=timedelta()):
-                        raise
-            return self._keys
+            if (keys := self._good()) is None:
+                keys = self._keys = self._found(stop)
+            return keys
 
     def _found(self, stop: Event) -> Keys:
         access = os.environ.get("AWS_ACCESS_KEY_ID")

@@ -72,11 +72,16 @@ ELSEWHERE: Mapping[str, Mapping[str, Mapping[str, tuple[str, ...]]]] = MappingPr
             "handlers/store/test_s3.py": {
                 "no name": (_TOLD,),
                 "nobody there": (_TOLD,),
+                "cancelled": (_CANCEL,),
+            },
+            "handlers/store/test_s3_keys.py": {
                 "keys expire": (
                     "test_keys_are_renewed_before_they_expire",
                     "test_keys_that_the_store_calls_expired_are_replaced_for_the_next_try",
                 ),
-                "cancelled": (_CANCEL, "test_a_cancelled_put_aborts_its_upload"),
+            },
+            "handlers/store/test_s3_uploads.py": {
+                "cancelled": ("test_a_cancelled_put_aborts_its_upload",),
                 "left behind": ("test_cleaning_aborts_our_dead_uploads_and_nobody_elses",),
                 "wall clock wrong": ("test_dead_is_what_is_dead_by_the_stores_clock",),
             },

@@ -1,6 +1,7 @@
 """The real servers, each once for a whole run; one that cannot run here skips its tests by name."""
 
 import itertools
+import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -12,6 +13,7 @@ from tests.handlers.store.cells import COLUMNS, ROWS, TESTS, filled
 from tests.matrix import Matrix
 from tests.services import azure, gcs, s3
 from tests.services.process import Unavailable
+from tests.services.proxy import Proxy, proxy
 
 Server = TypeVar("Server")
 _numbers = itertools.count()
@@ -48,6 +50,31 @@ def fake_gcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[gcs.GcsServer
     for server in _running(gcs.fake_gcs, tmp_path_factory.mktemp("gcs")):
         server.make_bucket("evac-test")
         yield server
+
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No key, profile or instance that this machine may have by chance."""
+    for name in list(os.environ):
+        if name.startswith("AWS_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+
+
+@pytest.fixture
+def keys(aws: None, seaweed: s3.S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both servers open with the same ones."""
+    for name, value in seaweed.environment.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def between(keys: None, seaweed: s3.S3Server) -> Iterator[Proxy]:
+    """What stands between us and SeaweedFS."""
+    with proxy(seaweed.port) as made:
+        yield made
 
 
 def _running(

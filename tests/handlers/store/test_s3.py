@@ -3,12 +3,10 @@
 import asyncio
 import json
 import os
-import shlex
 import ssl
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,51 +19,12 @@ from evac.errors import (
     StoreRejected,
     StoreUnavailable,
 )
-from evac.generation import Generation
 from evac.store import Store, open_store
-from evac.store.location import parse
-from evac.store.retry import Retry
-from evac.store.s3 import OPTIONS, S3Store, is_body
-from evac.store.s3_keys import Chain
 from tests.handlers.store.asking import failures
-from tests.handlers.store.conftest import fresh
 from tests.handlers.store.contract import MIB, StoreContract
+from tests.handlers.store.in_s3 import BODY, BUCKET, at, xml
 from tests.services.proxy import Fate, Proxy, Rule, proxy
 from tests.services.s3 import S3Server
-
-BUCKET = "evac-test"
-BODY = f"user/job/{Generation(incarnation=1, step=2).directory}/__0_0.distcp"
-
-
-@pytest.fixture
-def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No key, profile or instance that this machine may have by chance."""
-    for name in list(os.environ):
-        if name.startswith("AWS_"):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
-
-
-@pytest.fixture
-def keys(aws: None, seaweed: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both servers open with the same ones."""
-    for name, value in seaweed.environment.items():
-        monkeypatch.setenv(name, value)
-
-
-def at(endpoint: str, *, bucket: str = BUCKET, more: str = "") -> S3Store:
-    """A store whose keys are looked up anew, below a prefix of its own."""
-    location = parse(f"s3://{bucket}/{fresh()}?endpoint={endpoint}{more}", options=OPTIONS)
-    return S3Store(location, chain=Chain())
-
-
-@pytest.fixture
-def between(keys: None, seaweed: S3Server) -> Iterator[Proxy]:
-    """What stands between us and SeaweedFS."""
-    with proxy(seaweed.port) as made:
-        yield made
 
 
 class TestS3StoreOnSeaweed(StoreContract):
@@ -78,10 +37,6 @@ class TestS3StoreOnMoto(StoreContract):
     @pytest.fixture
     def store(self, keys: None, moto: S3Server) -> Store:
         return at(moto.endpoint)
-
-
-def xml(code: str) -> bytes:
-    return f"<?xml version='1.0'?><Error><Code>{code}</Code></Error>".encode()
 
 
 @pytest.mark.parametrize(
@@ -170,73 +125,6 @@ async def test_a_refused_part_leaves_nothing_behind(between: Proxy, seaweed: S3S
     assert await asyncio.to_thread(seaweed.uploads, BUCKET) == []
 
 
-async def test_a_cancelled_put_aborts_its_upload(keys: None, seaweed: S3Server) -> None:
-    store = at(seaweed.endpoint)
-    begun, loop = asyncio.Event(), asyncio.get_running_loop()
-
-    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
-        putting = tasks.create_task(
-            store.put(
-                BODY,
-                memoryview(bytearray(256 * MIB)),
-                progress=lambda _: (loop.call_soon_threadsafe(begun.set), None)[1],
-            )
-        )
-        await begun.wait()
-        putting.cancel()
-
-    assert await asyncio.to_thread(seaweed.uploads, BUCKET) == []
-
-
-async def test_cleaning_aborts_our_dead_uploads_and_nobody_elses(
-    keys: None, seaweed: S3Server
-) -> None:
-    store = at(seaweed.endpoint)
-    prefix = store.url.partition(f"{BUCKET}/")[2].partition("?")[0]
-    ours, theirs, elsewhere = f"{prefix}/{BODY}", f"{prefix}/a/other.tar", f"other/{BODY}"
-    for key in (ours, theirs, elsewhere):
-        await asyncio.to_thread(seaweed.call, "create_multipart_upload", Bucket=BUCKET, Key=key)
-
-    assert await store.clean(older_than=0) == 0  # a part may be on its way for five minutes
-    assert await store.clean(older_than=-3600) == 1
-
-    left = await asyncio.to_thread(seaweed.call, "list_multipart_uploads", Bucket=BUCKET)
-    uploads = left["Uploads"]
-    assert isinstance(uploads, list)
-    assert sorted(one["Key"] for one in uploads) == sorted((theirs, elsewhere))
-    for one in uploads:
-        await asyncio.to_thread(
-            seaweed.call, "abort_multipart_upload", Bucket=BUCKET, Key=one["Key"],
-            UploadId=one["UploadId"],
-        )  # fmt: skip
-
-
-async def test_dead_is_what_is_dead_by_the_stores_clock(between: Proxy, seaweed: S3Server) -> None:
-    store = at(between.endpoint)
-    prefix = store.url.partition(f"{BUCKET}/")[2].partition("?")[0]
-    key = f"{prefix}/{BODY}"
-    await asyncio.to_thread(seaweed.call, "create_multipart_upload", Bucket=BUCKET, Key=key)
-
-    between.ahead = timedelta(hours=-2)  # so ours is two hours ahead of it
-    assert await store.clean(older_than=-3600) == 0
-    between.ahead = timedelta()
-    assert await store.clean(older_than=-3600) == 1
-
-
-def test_only_bodies_of_generations_are_ours() -> None:
-    assert is_body(BODY)
-    assert is_body("step-1.1/weights.bin")
-    for key in (
-        "",
-        "a",
-        "step-1.1",
-        "step-1.1/other.tar",
-        "job/step-1/__0_0.distcp",
-        "x/__0_0.distcp",
-    ):
-        assert not is_body(key)
-
-
 async def test_a_wrong_secret_is_said_and_shown_nowhere(
     keys: None, seaweed: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -280,59 +168,6 @@ async def test_keys_come_from_a_profile(
     await store.put("a", memoryview(b"x"))
 
     assert await store.get("a") == b"x"
-
-
-@pytest.fixture
-def asked(
-    aws: None, seaweed: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[], int]:
-    """A credential process; the first keys that it gives end in five minutes, the others last.
-
-    Returns:
-        How often it was asked.
-    """
-    program, count = tmp_path / "keys.py", tmp_path / "count"
-    program.write_text(
-        "import json, pathlib, sys\n"
-        f"count = pathlib.Path({str(count)!r})\n"
-        "asked = int(count.read_text()) if count.exists() else 0\n"
-        "count.write_text(str(asked + 1))\n"
-        f"expires = {[(datetime.now(UTC) + timedelta(minutes=m)).isoformat() for m in (5, 600)]}\n"
-        f"print(json.dumps({{'Version': 1, 'AccessKeyId': {seaweed.access!r}, 'SecretAccessKey':"
-        f" {seaweed.secret!r}, 'Expiration': expires[min(asked, 1)]}}))\n"
-    )
-    command = shlex.join([sys.executable, str(program)])
-    (tmp_path / "config").write_text(f"[default]\ncredential_process = {command}\n")
-    return lambda: int(count.read_text())
-
-
-async def test_keys_are_renewed_before_they_expire(
-    asked: Callable[[], int], seaweed: S3Server
-) -> None:
-    store = at(seaweed.endpoint)
-
-    await store.put("a", memoryview(b"x"))  # with keys that are about to expire
-    for _ in range(3):
-        assert await store.get("a") == b"x"
-
-    # Asked twice by the first put, before and in obstore's thread; then they last.
-    assert asked() == 2
-
-
-async def test_keys_that_the_store_calls_expired_are_replaced_for_the_next_try(
-    asked: Callable[[], int], seaweed: S3Server
-) -> None:
-    with proxy(seaweed.port) as between:
-        store = at(between.endpoint)
-        await store.put("a", memoryview(b"x"))
-        before = asked()
-        between.rules.append(Rule((400, xml("ExpiredToken")), "PUT", "partNumber=2", times=1))
-        data = os.urandom(40 * MIB)
-
-        await Retry(store, sleep=asyncio.sleep).put("a", memoryview(data))
-
-        assert await store.get("a") == data
-    assert asked() == before + 1
 
 
 @pytest.fixture
