@@ -197,7 +197,7 @@ def torchsnapshot(place: Path, model: Any) -> Begin:
 
 
 def dlrover(place: Path, model: Any) -> Begin:
-    """Flash checkpoint, into shared memory alone: without its launcher nothing of it reaches a disk."""
+    """Flash checkpoint, into shared memory alone: its commit to disk did not end where this was tried."""
     os.environ.setdefault("ELASTIC_JOB_NAME", f"evac-bench-{os.getpid()}")
     os.environ.setdefault("LOCAL_RANK", "0")
     os.environ.setdefault("LOCAL_WORLD_SIZE", "1")
