@@ -45,8 +45,13 @@ def follow(read: Callable[[], Mapping[str, Any]], *, as_json: bool = False) -> i
 
 
 def _progress(order: Mapping[str, Any], outcomes: Any) -> str:
+    """What is known so far; a verdict only once nothing can change it any more."""
     saved = sum(outcome["kept"] for outcome in outcomes)
-    return f"{order['id']}: {saved} saved, {len(outcomes) - saved} lost"
+    if order["settled"]:
+        return f"{order['id']}: {saved} saved, {len(outcomes) - saved} lost"
+    failed = [f"{one['unit']} ({one['reason']})" for one in outcomes if not one["kept"]]
+    still = f"; not saved yet: {', '.join(failed)}" if failed else ""
+    return f"{order['id']}: running{f', {saved} saved so far' if saved else ''}{still}"
 
 
 def _say(line: str) -> None:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 from evac import human
 from evac.commit import GenerationStatus, Problem, State, finish_all, jobs, survey
@@ -47,14 +48,17 @@ def add_verify_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def ls(args: argparse.Namespace) -> int:
-    """List every generation; 1 where a job has none that is complete.
+    """List every generation; 1 where a job has none that is complete, or nothing is there.
 
     Raises:
-        ConfigError: No store is named, or none of this kind is known.
+        ConfigError: No store is named, or none of this kind is known, or its folder is missing.
         StoreError: It cannot be read.
     """
     store = open_named(args.store)
     found = asyncio.run(_survey(store, args.job))
+    folder = unquote(store.url.removeprefix("file://"))
+    if store.url.startswith("file://") and not os.path.isdir(folder):
+        raise ConfigError("STORE", "store", f"a folder that is there (no folder: {folder})")
     if args.json:
         listed = [{"job": job, "generations": [*map(_plain, s)]} for job, s in found.items()]
         _write(json.dumps({"store": store.url, "jobs": listed}, indent=1))
@@ -62,7 +66,9 @@ def ls(args: argparse.Namespace) -> int:
         _write(f"no generations in {store.url}" + (f" under {args.job}" if args.job else ""))
     else:
         _write(_listing(found))
-    return 0 if all(any(map(_restorable, statuses)) for statuses in found.values()) else 1
+    whole = [any(map(_restorable, statuses)) for statuses in found.values()]
+    # A mistyped prefix must not look like a store in which all is well.
+    return 0 if whole and all(whole) else 1
 
 
 def verify(args: argparse.Namespace) -> int:

@@ -79,8 +79,16 @@ def test_ls_of_a_job_with_nothing_whole_is_a_failure(
     )  # fmt: skip
 
 
-def test_ls_of_an_empty_store_says_so(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("ls", store.url) == 0
+def test_ls_of_a_folder_that_is_missing_is_wrong_usage(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no folder"):
+        run("ls", f"file://{tmp_path}/mistyped")
+
+
+def test_ls_of_an_empty_store_says_so_and_fails(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "store").mkdir(exist_ok=True)
+    assert run("ls", store.url) == 1
     assert capsys.readouterr().out == f"no generations in {store.url}\n"
     assert run("ls", store.url, "--job", "user/job") == 1
     assert capsys.readouterr().out == f"no generations in {store.url} under user/job\n"
