@@ -118,6 +118,11 @@ class Unasked:
             except Exception as error:
                 log.exception("on_turn raised; the daemon is told that the flush failed")
                 done = failed(number, error)
+            except asyncio.CancelledError as error:
+                # By whoever has its task, or by the end of the client: it waits for nothing.
+                if self._turns.pop(number, None) is budget:
+                    self._done(failed(number, error))
+                raise
             # A daemon that came back since knows nothing of this turn.
             if self._turns.get(number) is budget:
                 del self._turns[number]

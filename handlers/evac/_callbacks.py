@@ -73,7 +73,7 @@ def order_of(message: OrderGiven, clock: Monotonic) -> RunningOrder:
     )
 
 
-def failed(turn: int, error: Exception) -> Done:
+def failed(turn: int, error: BaseException) -> Done:
     """What the daemon is told of a turn whose function raised."""
     return Done(turn=turn, ok=False, reason=f"{type(error).__name__}: {error}"[:_MAX_REASON])
 

@@ -114,6 +114,12 @@ class Channel:
             self._forget()
             self.socket.close()
 
+    def forget(self) -> None:
+        """In a forked child: let go of all; whoever held the lock is not here to give it back."""
+        self._closed = True
+        self._forget()
+        self.socket.close()
+
     def _try(self, packet: bytes, fd: int | None) -> bool:
         rights = [] if fd is None else [_rights(fd)]
         try:

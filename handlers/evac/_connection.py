@@ -177,7 +177,7 @@ class Connection:
         line, self._line, self._closing = self._line, None, True
         self._why = "this is a forked child"
         if line is not None:
-            line.channel.socket.close()
+            line.channel.forget()
         if self._wake >= 0:
             os.close(self._wake)
             self._wake = -1

@@ -20,6 +20,8 @@ from evacd.workloads.session import Session
 
 log = structlog.get_logger()
 
+_PAUSED_SECONDS = 0.02
+
 
 class Deaths:
     """The processes of all workloads that live, or are not buried yet.
@@ -116,8 +118,8 @@ class Deaths:
                     session = self._session(workload)
                     if session is None or not session.link.hear():
                         return True
-                    # The others have their turn too.
-                    await asyncio.sleep(0)
+                    # The others have their turn too; and while it is deaf nothing can come of asking.
+                    await asyncio.sleep(_PAUSED_SECONDS if session.link.paused else 0)
         except TimeoutError:
             return False
 

@@ -33,12 +33,13 @@ class Process:
     Attributes:
         pid: 0 where it lives outside the daemon's pid namespace.
         started: Clock ticks after boot; for pid 0 a number that is the kernel's own.
+        gid: Of no weight in a comparison: a process may change it.
     """
 
     pid: int
     started: int
     uid: int
-    gid: int
+    gid: int = field(compare=False)
 
 
 @dataclass(frozen=True)
@@ -292,7 +293,7 @@ def occupied(slots: list[Slot]) -> str:
         if slot.generation is None:
             words.append("one is being prepared")
         elif slot.holds:
-            words.append(f"step {slot.generation.step} is being flushed")
+            words.append(f"step {slot.generation.step} is being flushed, or is lent")
         else:
             words.append(f"step {slot.generation.step} is the newest that all ranks have")
     return ", ".join(words)

@@ -96,6 +96,8 @@ class Lending:
             (generation, slot)
             for generation, slot in _complete(job.members)
             if slot.shape.run == workload.run
+            # What was spilled is no sealed memory, which is all that a borrower takes.
+            and not slot.spilled
             # Its user, whatever the job is called: a prefix may be shared, memory is not.
             and slot.owner.process.uid == workload.process.uid
         ]

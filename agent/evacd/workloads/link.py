@@ -65,6 +65,11 @@ class Link:
         """Whether the peer can still be told anything."""
         return not (self.closed or self._deaf)
 
+    @property
+    def paused(self) -> bool:
+        """Nothing is read of it for now."""
+        return self._paused
+
     def pause(self) -> None:
         """Read nothing for now: the peer's next request waits in the kernel."""
         self._paused = True

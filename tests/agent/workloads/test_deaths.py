@@ -185,3 +185,26 @@ async def test_who_is_heard_to_leave_is_not_buried_and_keeps_nobody_waiting() ->
         await waiting
         scene.close()
     assert scene.log == ["read 0"]
+
+
+class Asked(list[asyncio.Event]):
+    """Nothing is read; counts how often that is asked."""
+
+    times = 0
+
+    def __bool__(self) -> bool:
+        self.times += 1
+        return False
+
+
+async def test_who_is_deaf_and_dead_is_not_asked_all_the_time() -> None:
+    async with asyncio.TaskGroup() as tasks:
+        scene, asked = Scene(tasks, seconds=0.3), Asked()
+        scene.reading = asked
+        scene.session.link.pause()
+        scene.kill()
+        while "buried" not in scene.log:  # noqa: ASYNC110 - no event tells of it
+            await asyncio.sleep(0.01)
+        scene.theirs.close()
+        scene.session.link.hang_up("")
+    assert asked.times < 30

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from evacd.workloads.job import Process
 from evacd.workloads.peer import SO_PEERPIDFD, Peer, PeerGone, alive, identify, peer_of
 
 # An option that no kernel has, as SO_PEERPIDFD is for those before 6.5.
@@ -79,3 +80,7 @@ def test_a_pidfd_becomes_readable_at_the_end(pair: tuple[socket.socket, socket.s
     os.close(pidfd)
     for end in pair:
         end.close()
+
+
+def test_a_process_that_changes_its_group_is_the_same() -> None:
+    assert Process(1, 2, 3, 4) == Process(1, 2, 3, 5) != Process(1, 2, 4, 4)

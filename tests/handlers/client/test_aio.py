@@ -318,3 +318,43 @@ async def test_a_forked_child_is_inert_and_the_parent_goes_on(
     in_child(check)
     slot.complete(Header(SlotState.COMPLETE, 0, 8, 1))
     assert await client.staged(slot, 8)
+
+
+async def test_a_turn_that_is_cancelled_is_answered(daemon: Daemon, path: Path) -> None:
+    async with evac.aio.connect("job", mode="callback", need_seconds=1.0, socket=path) as client:
+        assert await client.wait_connected(LIMIT)
+
+        @client.on_turn
+        async def flush(_budget: object) -> int:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await asyncio.sleep(LIMIT)
+            return 0
+
+        daemon.tell(Turn(turn=1, seconds=60.0, order="o1"))
+        (done,) = await heard(daemon, Done)
+        assert isinstance(done, Done)
+        assert (done.turn, done.ok) == (1, False)
+        assert done.reason.startswith("CancelledError")
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_a_close_that_is_cancelled_has_closed_all_the_same(
+    daemon: Daemon, path: Path, turns: int
+) -> None:
+    before = fds()
+    client = evac.aio.connect("job", socket=path)
+    await client.__aenter__()
+    assert await client.wait_connected(LIMIT)
+    await client.reserve(nbytes=SLOT, body="a.bin", slots=2, incarnation=1)
+    closing = asyncio.ensure_future(client.close())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.wait([closing])
+    await client.close()
+    assert not client.connected
+    await asyncio.to_thread(daemon.wait_until, lambda: daemon.ended == 1)
+    # All but what the honest daemon, in this process, keeps of the slots.
+    assert fds() <= before + 2

@@ -96,3 +96,20 @@ def test_sending_after_the_close_is_harmless(ends: tuple[Channel, socket.socket]
     channel.send(b"x")
     channel.flush()
     channel.close()
+
+
+def test_a_forked_childs_copy_holds_none_of_the_fds_that_wait(
+    ends: tuple[Channel, socket.socket],
+) -> None:
+    channel, _ = ends
+    while not channel.behind:
+        channel.send(b"x")
+    before = len(os.listdir("/proc/self/fd"))
+    channel.send(b"x", os.open("/dev/null", os.O_RDONLY))
+    held = len(os.listdir("/proc/self/fd"))
+
+    channel.forget()
+
+    # Its copy of that fd, and the socket.
+    assert len(os.listdir("/proc/self/fd")) == held - 2
+    assert held > before
