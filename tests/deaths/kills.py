@@ -167,13 +167,10 @@ class Chain:
             return said
 
         until("it is on board", aboard)
-        if (adopted := done("adopt")) is None:
+        if (adopted := self._adopted(done)) is None:
             return
-        assert all(right for _, _, right in adopted["adopted"]), adopted
-        assert max((step for _, step, _ in adopted["adopted"]), default=0) == self._step, (
-            adopted,
-            self._step,
-        )
+        assert all(right for _, _, right in adopted), adopted
+        assert _newest(adopted) == self._step, (adopted, self._step)
         if self._both and not self._reserved(done, dead):
             return
         for _ in range(STAGES):
@@ -182,6 +179,20 @@ class Chain:
             self._step += 1
             until("it is safe", lambda: dead() or self.machine.saved(self._step))
         until("old ones are gone", lambda: dead() or self._manifests() <= 2)
+
+    def _adopted(self, done: Callable[..., dict[str, Any] | None]) -> list[list[Any]] | None:
+        """What can be had of the job's memory; None where the daemon is dead."""
+        found: list[list[Any]] | None = []
+
+        def all_there() -> bool:
+            nonlocal found
+            said = done("adopt")
+            found = None if said is None else said["adopted"]
+            # Without an fd store the workload itself is still handing it back, slot by slot.
+            return found is None or self.machine.stores or _newest(found) == self._step
+
+        until(f"step {self._step} is back", all_there)
+        return found
 
     def _reserved(
         self, done: Callable[..., dict[str, Any] | None], dead: Callable[[], bool]
@@ -210,6 +221,10 @@ class Chain:
             assert newest is not None
             assert newest >= self._safe, (newest, self._safe)
         self._safe = newest
+
+
+def _newest(adopted: list[list[Any]]) -> int:
+    return max((step for _, step, _ in adopted), default=0)
 
 
 def rounds(aims: Sequence[Aim], total: int, seed: int) -> Iterator[Aim]:

@@ -141,7 +141,9 @@ class Returns:
         returning.handed_back(workload, slot, held=held)
         if slot.state is SlotState.WRITING:
             self._staging.written_anew(slot)
-        self._staging.note(slot)
+            self._staging.note(slot)
+        # Else not before the look: a daemon that dies meanwhile has to leave the next one the
+        # record of a whole slot, for its header is no newer than what is known.
         session.link.pause()
         self._staging.begin_reading(slot)
         start(tasks, self._finish(session, slot, message, re, known), session)
@@ -286,7 +288,7 @@ class Returns:
                 self._happened(StagedOne(workload.unit, workload.rank, found[0]))
             elif found is None and message.held and slot.state is SlotState.FREE:
                 slot.state = SlotState.WRITING
-                self._staging.note(slot)
+            self._staging.note(slot)
             session.reply(Accepted(), re)
         finally:
             self._staging.end_reading(slot)
