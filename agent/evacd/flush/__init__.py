@@ -13,7 +13,7 @@ left or the machine is gone.
 import asyncio
 import math
 from asyncio import TaskGroup, wait
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
@@ -24,27 +24,24 @@ from evac.errors import GenerationError
 from evac.generation import Generation
 from evac.store import is_durable
 from evacd.clock import Clock
-from evacd.facts import Kept, Lost, Order, Outcome, Plan, Step, Try, Unit
-from evacd.flush.running import Running, routed
+from evacd.facts import Kept, Lost, Order, Outcome, Step, Try, Unit
+from evacd.flush.planning import Planning
+from evacd.flush.running import Running
 from evacd.flush.save import Place, Saved, Unsaved, broken
 from evacd.flush.seams import OnBoard, Saves
 from evacd.flush.standing import StandingPlan
 from evacd.flush.story import Story
-from evacd.flush.tries import LONGEST_SECONDS, Tries
-from evacd.flush.wants import Wants, as_large
+from evacd.flush.tries import LONGEST_SECONDS
+from evacd.flush.wants import as_large
 from evacd.flush.whole import Known
-from evacd.plan import schedule
 from evacd.plan.again import gives_way, may_give_way
-from evacd.plan.rate import Rate, commit_after
+from evacd.plan.rate import commit_after
 from evacd.plan.risk import is_safe
 from evacd.workloads import TurnResult
 
 __all__ = ["Flush", "OnBoard", "Saves"]
 
 log = structlog.get_logger()
-
-# An orphan's flush has no notice behind it, so it has all the time that a plan may need.
-_NO_HURRY_SECONDS = 24 * 3600.0
 
 # A clock may be a hair behind the one that wakes.
 _LEAST_REST_SECONDS = 0.01
@@ -60,7 +57,7 @@ _LOOK_SECONDS = 0.25
 _LET_GO_SECONDS = 1.0
 
 
-class Flush:
+class Flush(Planning):
     """All lanes of this node, and what has become of each unit under the running order."""
 
     def __init__(
@@ -87,36 +84,21 @@ class Flush:
             ended: Told each outcome, as it comes.
             idle: Told whenever no lane has anything left to do.
         """
-        self._on_board = on_board
+        super().__init__(
+            on_board, Story(record, ended),
+            lanes=lanes, assumed=assumed, reserve=reserve, commit_seconds=commit_seconds, clock=clock,
+        )  # fmt: skip
         self._saver = saver
-        self._reserve = reserve
-        self._clock = clock
         self._record = record
-        self._story = Story(record, ended)
-        # What became of each unit, as far as is known.
-        self.outcomes: dict[str, Outcome] = self._story.outcomes
         self._idle = idle
-        self.rates: dict[str, Rate] = {lane: Rate(assumed) for lane in lanes}
-        self.commits = dict.fromkeys(self.rates, commit_seconds)
-        self.order: Order | None = None
         # Where what is durable lies; quiet time tells, too.
         self.known = Known()
         # Where a generation was completed, and older ones may be too many now.
         self.crowded: set[Place] = set()
-        self._orphans: set[str] = set()
-        # Of orphans that have one: a workload that leaves has not the node's time.
-        self._own: dict[str, float] = {}
-        self._tries = Tries()
         self._stopped: set[Try] = set()
-        self._running: dict[str, Running] = {}
         self._stands = StandingPlan()
         self._wakes: dict[str, asyncio.Event] = {lane: asyncio.Event() for lane in self.rates}
         self.settled = asyncio.Event()
-
-    @property
-    def running(self) -> tuple[Running, ...]:
-        """What moves now, one step per lane at most."""
-        return tuple(self._running.values())
 
     # --- what may happen -----------------------------------------------------------------
 
@@ -202,87 +184,6 @@ class Flush:
         with suppress(TimeoutError):
             async with asyncio.timeout(None if at is None else max(at - now, _LEAST_REST_SECONDS)):
                 await self._wakes[lane].wait()
-
-    @property
-    def _until(self) -> float | None:
-        """The last deadline there is: until then, what failed may still be saved in time."""
-        ends = [*self._own.values(), *([self.order.deadline] if self.order else [])]
-        return max(ends, default=None)
-
-    def plan(self, aboard: Sequence[Unit] | None = None) -> Plan:
-        """What would be done from now on, beginning with what moves; *aboard* are all units."""
-        now = self._clock.monotonic()
-        return self._laid_out(aboard or self._on_board.units(), now, self._tries.barred(now))
-
-    def _laid_out(self, aboard: Sequence[Unit], now: float, barred: Collection[Try]) -> Plan:
-        """The plan in which of all that was tried before, only what is *barred* is left out."""
-        made = self._tries.made
-        wants, free = self._wants(aboard, made), self._free(now)
-        again = wants if barred == made else self._wants(aboard, barred)
-        limit = self.order.deadline - self._reserve if self.order else math.inf
-        moving = tuple(one.rest(now, limit=limit) for one in self._running.values())
-        unsafe = self._schedule(wants.unsafe(), free, now, made)
-        steps = unsafe.steps
-        for units, overtime in (
-            (again.unsafe() if again is not wants else (), True),
-            (again.unfinished(), not any(step.overtime for step in steps)),
-            # A second generation is worth the window's rest, but no overtime.
-            (again.newer(), False),
-            (again.held(), False),
-        ):
-            planned = {step.unit for step in steps}
-            behind = free | {step.lane: step.ends for step in steps}
-            left = (unit for unit in units if unit.name not in planned)
-            more = self._schedule(left, behind, now, barred)
-            steps += tuple(step for step in more.steps if overtime or not step.overtime)
-        return Plan((*moving, *steps), unsafe.given_up)
-
-    def _schedule(
-        self, units: Iterable[Unit], free: Mapping[str, float], now: float, tried: Collection[Try]
-    ) -> Plan:
-        order = self.order
-        moving = {one.step.unit for one in self._running.values()}
-        return schedule(
-            [unit for unit in units if unit.name not in moving],
-            deadline=order.deadline if order else now + _NO_HURRY_SECONDS,
-            rates=self.rates_now(now),
-            reserve=self._reserve,
-            commit_seconds=self.commits,
-            now=now,
-            free=free,
-            tried=tried,
-        )
-
-    def _comes_back(self, units: Sequence[Unit], now: float) -> bool:
-        """Whether there is anything that failed, may be tried again, and still could be in time."""
-        if not self._tries.any_comes_back or now >= (self._until or now):
-            return False
-        return bool(self._laid_out(units, now, self._tries.over).steps)
-
-    def _wants(self, units: Sequence[Unit], tried: Collection[Try]) -> Wants:
-        return Wants(
-            tuple(
-                replace(unit, deadline=self._own[unit.name]) if unit.name in self._own else unit
-                for unit in map(self.routed, units)
-            ),
-            self.order is not None,
-            self._orphans,
-            self.outcomes,
-            tried,
-            self._story.failures,
-        )
-
-    def routed(self, unit: Unit) -> Unit:
-        """*unit* with its lanes in the order in which it takes them, and with what moves of it."""
-        return routed(unit, self.rates, self._running.values())
-
-    def rates_now(self, now: float) -> dict[str, float]:
-        """What each lane does, by what moves there where something does."""
-        rates = self.rates | {lane: one.rate(now) for lane, one in self._running.items()}
-        return {lane: rate.bytes_per_second for lane, rate in rates.items()}
-
-    def _free(self, now: float) -> dict[str, float]:
-        return {lane: one.ends(now) for lane, one in self._running.items()}
 
     def _next(self, lane: str) -> tuple[Step | None, bool]:
         """What is to be done on *lane* now, and whether nothing is left to do on any."""
