@@ -63,7 +63,8 @@ class Chain:
         Raises:
             StoreError: There are none.
         """
-        return self._good() or await in_thread(self._renewed)
+        keys = self._good()
+        return keys if keys is not None else await in_thread(self._renewed)
 
     def __call__(self) -> "S3Credential":
         """For obstore's threads."""
