@@ -66,9 +66,22 @@ def leave(args: argparse.Namespace) -> int:
         return 1
     if not args.json:
         _say(f"{answer.unit}: order {answer.order}, {seconds(args.within)}")
+    ends = time.monotonic() + args.within  # noqa: TID251 - a person waits in real time
+
+    def ask_again() -> Ordered | None:
+        """Of a daemon that was restarted, which has all slots back and knows of no order."""
+        left = ends - time.monotonic()  # noqa: TID251
+        again = Save(job=args.job, seconds=left) if left > 0 else None
+        told = request(args.socket, again, timeout=5.0) if again is not None else None
+        return told if isinstance(told, Ordered) else None
+
     try:
         told = wait(
-            lambda: read_status(args.socket, timeout=5.0), answer, say=None if args.json else _say
+            lambda: read_status(args.socket, timeout=5.0),
+            answer,
+            say=None if args.json else _say,
+            again=ask_again,
+            within=args.within,
         )
     except NotConnected as error:
         print(f"evac: evacd went away meanwhile: {error.reason}", file=sys.stderr)
@@ -78,13 +91,37 @@ def leave(args: argparse.Namespace) -> int:
 
 
 def wait(
-    read: Callable[[], Mapping[str, Any]], ordered: Ordered, *, say: Callable[[str], None] | None
+    read: Callable[[], Mapping[str, Any]],
+    ordered: Ordered,
+    *,
+    say: Callable[[str], None] | None,
+    again: Callable[[], Ordered | None] = lambda: None,
+    within: float = 0.0,
 ) -> Mapping[str, Any]:
-    """What became of it, once it has settled; each change of its state is said."""
-    ends = time.monotonic() + _LIMIT_SECONDS  # noqa: TID251 - a person waits in real time
+    """What became of it, once it has settled; each change of its state is said.
+
+    Args:
+        again: Asks for it anew, where the daemon was restarted meanwhile; None where it may not.
+        within: Seconds for which a daemon that is away is waited for.
+
+    Raises:
+        NotConnected: It stayed away.
+    """
+    began = time.monotonic()  # noqa: TID251 - a person waits in real time
+    ends, patient = began + _LIMIT_SECONDS, began + within
     before = "waiting"
     while True:
-        found = [one for one in read()["leaving"] if one["unit"] == ordered.unit]
+        try:
+            found = [one for one in read()["leaving"] if one["order"] == ordered.order]
+            found = [one for one in found if one["unit"] == ordered.unit]
+            if not found and (anew := again()) is not None:
+                ordered = anew
+                continue
+        except NotConnected:
+            if time.monotonic() > patient:  # noqa: TID251
+                raise
+            time.sleep(_PERIOD_SECONDS)
+            continue
         if not found:
             reason = "evacd knows nothing of it any more; see `evac report`"
             return {"order": ordered.order, "unit": ordered.unit, "state": "lost", "reason": reason}

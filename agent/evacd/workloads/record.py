@@ -5,6 +5,7 @@ same boot; what cannot be read is nobody's.
 """
 
 import json
+import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeAlias
@@ -16,6 +17,8 @@ from evacd.workloads.job import Job, Process, Shape, Slot, SlotState, Workload
 # Of what is written. A reader knows no version by name: it passes over fields that it does not know,
 # and has a value for each that came later than the first version; see `_LATER`.
 VERSION = 1
+# Bytes of JSON that are written as they are, and that are read at most.
+_PLAIN, _MOST_UNPACKED = 1500, 1 << 20
 # What a version before may not have written.
 _LATER: dict[str, Any] = {"priority": 0, "share": 1 << 62, "died": None}
 # The newest launches of a job tell which of its ranks a generation needs.
@@ -125,20 +128,29 @@ def of_job(job: Job) -> JobRecord:
 
 
 def encode(record: Record) -> bytes:
-    """As JSON."""
+    """As JSON; compressed where that is long, so that whatever may be registered fits in a row."""
     found = asdict(record) | {"v": VERSION}
     if isinstance(record, JobRecord):
         found["launches"] = [(launch, _ranges(ranks)) for launch, ranks in record.launches]
     elif record.shape.run == record.run:
         del found["shape"]["run"]
-    return json.dumps(found, separators=(",", ":"), ensure_ascii=False).encode()
+    data = json.dumps(found, separators=(",", ":"), ensure_ascii=False).encode()
+    return data if len(data) <= _PLAIN else zlib.compress(data, 9)
 
 
 def decode(data: bytes) -> Record | None:
     """Read one; None where it is none."""
     try:
-        return _read(json.loads(data))
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+        return _read(json.loads(data if data[:1] == b"{" else _unpacked(data)))
+    except (
+        zlib.error,
+        ValueError,
+        TypeError,
+        KeyError,
+        IndexError,
+        AttributeError,
+        RecursionError,
+    ):
         return None
 
 
@@ -158,6 +170,10 @@ def _read(found: dict[str, Any]) -> Record:
         "generation": _generation(found.get("generation")),
     }
     return SlotRecord(**_fields(SlotRecord, found))
+
+
+def _unpacked(data: bytes) -> bytes:
+    return zlib.decompressobj().decompress(data, _MOST_UNPACKED)
 
 
 def _fields(kind: type, found: dict[str, Any]) -> dict[str, Any]:

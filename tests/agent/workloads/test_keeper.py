@@ -2,16 +2,20 @@
 
 import json
 import os
+import random
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from evac.generation import Generation
 from evacd.errors import AlreadyRunning
 from evacd.workloads.job import Process, Shape, SlotState
 from evacd.workloads.keeping import Given, Keeper, Table
+from evacd.workloads.keeping.table import MOST
 from evacd.workloads.record import JobRecord, SlotRecord, decode, encode
 
 SLOT = SlotRecord(
@@ -32,6 +36,50 @@ SLOT_OF_0 = (
 JOB_OF_0 = (
     '{"unit":"root/train","durable":{"incarnation":1,"step":2},"launches":[[2,[0,1]],[1,[0]]]}'
 )
+
+
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=128)
+BIG = st.integers(0, 2**53)
+
+
+@given(
+    run=TEXTS,
+    other=TEXTS,
+    layout=TEXTS,
+    step=BIG,
+    pid=st.integers(0, 2**22),
+    uid=st.integers(0, 2**32),
+)
+def test_whatever_may_be_registered_fits_in_a_row_and_comes_back(
+    run: str, other: str, layout: str, step: int, pid: int, uid: int
+) -> None:
+    newest = Generation(2**53, step)
+    record = replace(
+        SLOT, unit="n" * 63 + "/" + "j" * 63, job="j" * 63, run=run, newest=newest, generation=newest,
+        process=Process(pid, 2**62, uid, uid), share=2**62, arrived=1234567.123456, died=7654321.65,
+        shape=Shape("b" * 80, layout, 2**53, other, 2**31), nbytes=2**50, number=10**6,
+    )  # fmt: skip
+    data = encode(record)
+    assert len(data) <= MOST
+    assert decode(data) == record
+
+
+@pytest.mark.parametrize("first", [0, 0x10000, 0x800])
+def test_so_do_texts_that_can_hardly_be_made_shorter(first: int) -> None:
+    drawn = random.Random(1)
+    run, other, layout = (
+        "".join(chr(first + drawn.randrange(0x800 if first else 32)) for _ in range(128))
+        for _ in range(3)
+    )
+    record = replace(SLOT, run=run, shape=Shape("b" * 80, layout, 2**53, other, 2**31))
+    assert len(encode(record)) <= MOST
+    assert decode(encode(record)) == record
+
+
+@given(st.sets(st.integers(0, 5000), max_size=300))
+def test_the_ranks_of_a_launch_come_back(ranks: set[int]) -> None:
+    job = JobRecord("u/j", None, ((1, tuple(sorted(ranks))),))
+    assert decode(encode(job)) == job
 
 
 class Store:

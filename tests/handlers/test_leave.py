@@ -1,0 +1,55 @@
+"""`evac leave` waits for what it asked for, over a restart of the daemon as well."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from evac.errors import NotConnected
+from evac.leave import wait
+from evac.wire import Ordered
+
+
+def told(order: str, *, settled: bool) -> dict[str, Any]:
+    state = "kept" if settled else "moving"
+    return {"order": order, "unit": "u/j", "state": state, "settled": settled, "seconds_left": 1.0}
+
+
+class Daemon:
+    """Answers as it is told to, one after the other."""
+
+    def __init__(self, *answers: list[dict[str, Any]] | NotConnected) -> None:
+        self.answers = list(answers)
+
+    def read(self) -> Mapping[str, Any]:
+        answer = self.answers.pop(0)
+        if isinstance(answer, NotConnected):
+            raise answer
+        return {"leaving": answer}
+
+
+AWAY = NotConnected("/run/evac/evacd.sock", "restarting")
+
+
+def test_a_daemon_that_was_restarted_is_asked_anew() -> None:
+    daemon = Daemon([told("o1", settled=False)], AWAY, [], [told("o2", settled=True)])
+    asked: list[Ordered] = []
+
+    def again() -> Ordered:
+        asked.append(Ordered("o2", "u/j"))
+        return asked[-1]
+
+    found = wait(daemon.read, Ordered("o1", "u/j"), say=None, again=again, within=30.0)
+
+    assert found == told("o2", settled=True)
+    assert len(asked) == 1
+
+
+def test_another_order_of_the_same_job_is_not_taken_for_it() -> None:
+    daemon = Daemon([told("before", settled=True)])
+    assert wait(daemon.read, Ordered("o1", "u/j"), say=None)["state"] == "lost"
+
+
+def test_a_daemon_that_stays_away_is_told() -> None:
+    with pytest.raises(NotConnected):
+        wait(Daemon(AWAY).read, Ordered("o1", "u/j"), say=None)
