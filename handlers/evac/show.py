@@ -70,7 +70,11 @@ def _peer(peer: Mapping[str, Any]) -> str:
         return f"NOT SERVED: {peer['reason']}"
     what = f"{size(peer['used'])} of {size(peer['budget'])} kept for other nodes"
     jobs = ", ".join(f"{job['prefix'] or '.'} {size(job['nbytes'])}" for job in peer["jobs"])
-    new = "; takes nothing new: this node leaves" if peer["leaving"] else ""
+    new = ""
+    if peer["leaving"]:
+        new = "; takes nothing new: this node leaves"
+        if peer["used"]:
+            new += ", and what it keeps goes with it, unless a durable store has it"
     return f"{what}{f' ({jobs})' if jobs else ''}{new}"
 
 

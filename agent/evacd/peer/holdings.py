@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
+from typing import Any
 
 from evac.errors import ProtocolError
 from evac.generation import MARKER, Generation
@@ -233,19 +234,19 @@ class Holdings:
             self._drop(tuple(self._held))
             self._blocks.trim()
 
-    def shown(self) -> dict[str, object]:
+    def shown(self) -> dict[str, Any]:
         """For the status: how much, and for whom."""
         now = self._clock()
         with self._lock:
             pieces, used = self._pieces(), self._used
-        jobs: dict[str, dict[str, object]] = {}
+        jobs: dict[str, dict[str, Any]] = {}
         for group in room.groups(pieces):
             one = jobs.setdefault(
                 group.prefix,
                 {"prefix": group.prefix, "nbytes": 0, "generations": 0, "seconds": 0.0},
             )
-            one["nbytes"] = int(str(one["nbytes"])) + group.nbytes
-            one["generations"] = int(str(one["generations"])) + (group.generation is not None)
+            one["nbytes"] = one["nbytes"] + group.nbytes
+            one["generations"] = one["generations"] + (group.generation is not None)
             one["seconds"] = now - group.at  # the groups come oldest first
         return {"budget": self.budget, "used": used, "jobs": list(jobs.values())}
 

@@ -89,6 +89,7 @@ class PeerServer:
         self._threads: set[threading.Thread] = set()
         self._refused: Counter[str] = Counter()
         self._untold = 0
+        self._told_leaving = False
         self._told_at = float("-inf")
         self._socket: socket.socket | None = None
 
@@ -261,3 +262,12 @@ class PeerServer:
             dropped = self._holdings.sweep(self._promised() - available())
             if dropped:
                 log.info("peer.dropped_old", nbytes=dropped)
+            self.tell_what_leaves()
+
+    def tell_what_leaves(self) -> None:
+        """Say once for each leaving that what is kept for others goes with this node."""
+        leaving, held = self._leaving(), self._holdings.shown()
+        if leaving and not self._told_leaving and held["used"]:
+            jobs = [job["prefix"] for job in held["jobs"]]
+            log.warning("peer.held_bytes_leave", nbytes=held["used"], prefixes=jobs)
+        self._told_leaving = leaving

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from evac.errors import ConfigError, StoreMissing, StoreRejected, StoreUnavailable
 from evac.store import Store, is_durable, open_store
@@ -223,6 +224,23 @@ async def test_a_leaving_peer_takes_nothing_new_and_gives_what_it_has(token: Pat
         assert await store.get("a/b") == b"state"
     finally:
         server.close()
+
+
+async def test_what_goes_with_a_node_that_leaves_is_told_once(token: Path) -> None:
+    leaving: list[bool] = []
+    server = PeerServer(SETTINGS, SystemClock(), leaving=lambda: bool(leaving), promised=lambda: 0)
+    server.open()
+    try:
+        await at(server, token, prefix="me/job").put("step-1.1/a.bin", memoryview(b"state"))
+        with capture_logs() as said:
+            server.tell_what_leaves()
+            leaving.append(True)
+            for _ in range(3):
+                server.tell_what_leaves()
+    finally:
+        server.close()
+    [told] = [one for one in said if one["event"] == "peer.held_bytes_leave"]
+    assert told["prefixes"] == ["me/job"]
 
 
 async def test_a_full_peer_says_so_with_numbers_and_keeps_what_it_has(token: Path) -> None:
