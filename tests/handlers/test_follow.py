@@ -6,10 +6,21 @@ from evac.follow import follow
 
 
 def test_the_verdict_comes_once_and_last(capsys: pytest.CaptureFixture[str]) -> None:
-    kept = {"unit": "a/job", "kept": True, "generation": None, "nbytes": 1, "seconds": 1.0}
+    kept: dict[str, object] = {
+        "unit": "a/job",
+        "kept": True,
+        "generation": None,
+        "nbytes": 1,
+        "seconds": 1.0,
+    }
     kept |= {"durable": True, "store": "", "kind": "full"}
     lost = {"unit": "b/job", "kept": False, "reason": "connection refused"}
-    order = {"id": "o-1", "source": "operator", "kind": "drain", "confidence": "certain"}
+    order: dict[str, object] = {
+        "id": "o-1",
+        "source": "operator",
+        "kind": "drain",
+        "confidence": "certain",
+    }
     order |= {"seconds_left": 9.0, "settled": False}
     said = [[], [lost], [lost, kept], [kept]]
     node = {"version": "1", "node": "n", "memory": {"used": 0, "budget": 1}, "workloads": []}

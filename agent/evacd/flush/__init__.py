@@ -93,7 +93,7 @@ class Flush(Planning):
         self._idle = idle
         # Where what is durable lies; quiet time tells, too.
         self.known = Known()
-        # Where a generation was completed, and older ones may be too many now.
+        # Where something was committed, and older ones may be too many now.
         self.crowded: set[Place] = set()
         self._stopped: set[Try] = set()
         self._stands = StandingPlan()
@@ -306,8 +306,8 @@ class Flush(Planning):
             self.known.note(step.unit, step.generation, saved.store, saved.nbytes)
             self._on_board.mark_durable(step.unit, step.generation)
             self._stands.whole(step)
-            if saved.place is not None:
-                self.crowded.add(saved.place)
+        if saved.place is not None and is_durable(saved.store):
+            self.crowded.add(saved.place)
         kept = Kept(step.unit, step.generation, saved.nbytes, took, durable, saved.store, step.kind)
         before = self.outcomes.get(step.unit)
         if step.kind == "held" and isinstance(before, Kept):

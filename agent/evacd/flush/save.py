@@ -99,7 +99,7 @@ class Saver:
             if file.kind == kind or (kind == FULL and file.kind != COPY)
         )
         first = next((part for part in parts if part.rank == 0), None)
-        place = Place(lane, first.prefix, first.owner) if first and kind == FULL else None
+        place = Place(lane, first.prefix, first.owner) if first else None
         return Saved(lane, nbytes, whole, place)
 
     async def thin_out(self, place: Place, *, keep: int) -> str:

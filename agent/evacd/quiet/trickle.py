@@ -204,7 +204,7 @@ class Trickle:
             self._on_board.mark_durable(moving.unit, moving.generation)
 
     async def _thin_out(self, saved: Saved, saver: ThinsOut) -> None:
-        if saved.whole and saved.place is not None:
+        if saved.place is not None:
             wrong = await saver.thin_out(saved.place, keep=self._keep)
             if wrong:
                 self._told("trickle.crowded", {"store": saved.store, "reason": wrong})

@@ -221,9 +221,10 @@ def _ranks(ranks: Iterable[int], count: int) -> str:
 def expendable(statuses: Sequence[GenerationStatus], *, keep: int) -> tuple[Generation, ...]:
     """Which generations retention may delete, oldest first.
 
-    Whatever is newer than the newest complete one may still be in flight and stays; the
-    *keep* newest complete ones stay; of the rest, complete or torn, nothing is needed.
-    Weights alone count as no complete generation, and stay while they are newer than one.
+    The *keep* newest complete ones stay; of what is older than the newest of them, complete or
+    torn, nothing else is needed. Whatever is newer may still be in flight and stays; but of what an
+    earlier start of the job has left there, the *keep* newest torn ones and the *keep* newest
+    that have their weights are enough. What lacks only its last file stays.
 
     Args:
         keep: At least 1.
@@ -237,8 +238,24 @@ def expendable(statuses: Sequence[GenerationStatus], *, keep: int) -> tuple[Gene
         (s.generation for s in statuses if s.state is State.COMPLETE and s.kind == "full"),
         reverse=True,
     )
-    if not whole:
-        return ()
     kept = set(whole[:keep])
-    old = {s.generation for s in statuses if s.generation < whole[0] and s.generation not in kept}
-    return tuple(sorted(old))
+    old = {
+        s.generation
+        for s in statuses
+        if whole and s.generation < whole[0] and s.generation not in kept
+    }
+    return tuple(sorted(old | _left_behind(statuses, whole[:1], keep)))
+
+
+def _left_behind(
+    statuses: Sequence[GenerationStatus], whole: Sequence[Generation], keep: int
+) -> set[Generation]:
+    """Newer than all that is whole, and of an earlier start than the last one: in flight no more."""
+    newer = [s for s in statuses if not whole or s.generation > whole[0]]
+    last = max((s.generation.incarnation for s in newer), default=0)
+    weights = {s.generation for s in newer if s.state is State.COMPLETE}
+    torn = {s.generation for s in newer if s.state in (State.TORN, State.MIXED)} - weights
+    stays = {s.generation for s in newer if s.state is State.FINISHABLE}
+    for some in (weights, torn):
+        stays |= set(sorted(some, reverse=True)[:keep])
+    return {one for one in weights | torn if one.incarnation < last} - stays

@@ -229,14 +229,26 @@ def test_retention_keeps_the_newest_complete_ones_and_all_in_flight(
 
     assert doomed <= {s.generation for s in found}
     assert not doomed & set(whole[-keep:])
-    if not whole:
-        assert not doomed
-    else:
-        # Newer than the newest complete one: perhaps still on its way.
-        assert all(generation < whole[-1] for generation in doomed)
+    newer = {s.generation for s in found if not whole or s.generation > whole[-1]}
+    assert not doomed & {s.generation for s in found if s.state is State.FINISHABLE} & newer
+    # Of the last start, and newer than the newest complete one: perhaps still on its way.
+    last = max((generation.incarnation for generation in newer), default=0)
+    assert all(generation.incarnation < last for generation in doomed & newer)
+    # So many at least stay of what has never become whole.
+    assert len(newer - doomed) >= min(keep, len(newer))
+    if whole:
         assert doomed >= {s.generation for s in found if s.generation < whole[-1]} - set(
             whole[-keep:]
         )
+
+
+def test_where_nothing_ever_becomes_whole_an_earlier_starts_torn_ones_do_not_pile_up() -> None:
+    def torn(incarnation: int, step: int) -> GenerationStatus:
+        return judge(Generation(incarnation, step), {"__0_0.distcp": 4}, {})
+
+    found = [torn(1, step) for step in range(6)] + [torn(2, 7), torn(2, 8)]
+
+    assert expendable(found, keep=3) == tuple(Generation(1, step) for step in range(5))
 
 
 @given(found=statuses, keep=st.integers(1, 4))
