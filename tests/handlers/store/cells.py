@@ -39,7 +39,6 @@ ELSEWHERE: Mapping[str, Mapping[str, Mapping[str, tuple[str, ...]]]] = MappingPr
             "handlers/store/test_local.py": {
                 "disk full": ("test_a_full_disk_is_said_with_numbers_and_leaves_no_file",),
                 "read-only": ("test_a_read_only_store_is_rejected_and_still_readable",),
-                "403": ("test_a_place_that_is_anothers_is_left_to_them_and_told",),
                 "cancelled": (_CANCEL,),
                 "killed": (
                     "test_a_killed_writer_leaves_no_key_and_what_it_left_is_cleaned",
@@ -49,6 +48,9 @@ ELSEWHERE: Mapping[str, Mapping[str, Mapping[str, tuple[str, ...]]]] = MappingPr
                     "test_a_killed_writer_leaves_no_key_and_what_it_left_is_cleaned",
                     "test_cleaning_takes_nothing_but_our_temporary_files",
                 ),
+            },
+            "handlers/store/test_local_owners.py": {
+                "403": ("test_a_place_that_is_anothers_is_left_to_them_and_told",),
             },
             "handlers/commit/test_committing.py": {
                 "zombie": (

@@ -2,6 +2,8 @@
 
 import itertools
 import os
+import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -9,12 +11,16 @@ from typing import TypeVar
 
 import pytest
 
+from evac.store import Owner
 from tests.handlers.store.cells import COLUMNS, ROWS, TESTS, filled
 from tests.matrix import Matrix
 from tests.services import azure, gcs, s3
 from tests.services.process import Unavailable
 from tests.services.proxy import Proxy, proxy
 
+ROOT = os.geteuid() == 0
+needs_root = pytest.mark.skipif(not ROOT, reason="mounts and owners need root")
+OWNER = Owner(uid=12345, gid=23456)
 Server = TypeVar("Server")
 _numbers = itertools.count()
 
@@ -50,6 +56,35 @@ def fake_gcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[gcs.GcsServer
     for server in _running(gcs.fake_gcs, tmp_path_factory.mktemp("gcs")):
         server.make_bucket("evac-test")
         yield server
+
+
+@pytest.fixture
+def disk() -> Iterator[Path]:
+    """A folder on a real disk: /tmp may be a tmpfs."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def mount(tmp_path: Path) -> Iterator[Path]:
+    """A tmpfs of 24 MiB."""
+    target = tmp_path / "mount"
+    target.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(target)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"cannot mount: {done.stderr.strip()}")
+    try:
+        yield target
+    finally:
+        subprocess.run(["umount", "-l", str(target)], check=True)
+
+
+@pytest.fixture
+def strict_umask() -> Iterator[None]:
+    before = os.umask(0o077)
+    yield
+    os.umask(before)
 
 
 @pytest.fixture
