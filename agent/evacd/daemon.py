@@ -287,8 +287,9 @@ class Daemon:
             evacuation.tick()
             if self._calm is not None:
                 self._calm.tick()
-            if evacuation.leaving.holds and listener.complete and ears.calm:
-                evacuation.leaving.let_go()
+            leaving = evacuation.leaving
+            if leaving.overdue or (leaving.holds and listener.complete and ears.calm):
+                leaving.let_go()
             service.beat(
                 dead=[task.get_name() for task in self._for_ever if task.done()],
                 stuck=listener.stuck(),

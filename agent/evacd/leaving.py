@@ -42,6 +42,8 @@ log = structlog.get_logger()
 
 # A disk that takes longer to keep a few hundred bytes is not waited for: the node leaves.
 _NOTE_SECONDS = 2.0
+# After a new boot: every source has answered by then, or one does not for longer than a node may idle.
+_CALM_SECONDS = 120.0
 
 _Work: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 
@@ -82,6 +84,8 @@ class Leaving:
         # Of cordons that an earlier daemon closed, and that this one has no settings for.
         self._strangers: tuple[str, ...] = ()
         self._held: Order | None = None
+        # Where it was an earlier boot that closed it: not later than then it is open, monotonic.
+        self._patient_until: float | None = None
         # What carried the order of before a restart within this boot, and whether any of it
         # was told again.
         self._before: dict[Key, Heard] = {}
@@ -99,7 +103,7 @@ class Leaving:
 
     def begin(self, order: Order) -> None:
         """An order is given: no new work lands here."""
-        self._held = None
+        self._held = self._patient_until = None
         self._order_before = None
         given = self._clock.utc() - timedelta(seconds=self._clock.monotonic() - order.given)
         before = self._standing.order
@@ -160,7 +164,7 @@ class Leaving:
         Args:
             jobs: Who is on board, beside those that were told of the leaving.
         """
-        self._held = None
+        self._held = self._patient_until = None
         told = dict.fromkeys([*self._standing.told, *jobs]) or {"": None}
         self._before.clear()
         self._order_before = None
@@ -280,9 +284,20 @@ class Leaving:
         """What an earlier daemon did still stands, and no order of this one."""
         return self._held is not None
 
+    @property
+    def overdue(self) -> bool:
+        """An earlier boot closed it, and not all sources have said by now that there is nothing."""
+        until = self._patient_until
+        return self.holds and until is not None and self._clock.monotonic() >= until
+
     def let_go(self, reason: str = "nothing announces the end of this machine any more") -> None:
         """All sources say that there is nothing: undo what an earlier daemon did."""
-        if self._held is not None:
+        if self._held is not None and self._patient_until is not None:
+            # Whoever was told of the leaving has long since heard of the boot, or of its end.
+            order, self._held, self._patient_until = self._held, None, None
+            for gate in self._gates:
+                gate.reopen(order, reason="the node has booted again")
+        elif self._held is not None:
             order = self._held
             log.warning("leaving.undone", order=order.id, reason=reason)
             self.stay(order, reason, jobs=())
@@ -301,10 +316,10 @@ class Leaving:
         gate.closed = True
         self._note(self._standing)
         order = self._held or self._order_of(Standing(boot))
+        self._held = order
         if boot != self._boot:
-            gate.reopen(order, reason="the node has booted again")
-        else:
-            self._held = order
+            # The new boot may have its own notice by now, which is still to be heard.
+            self._patient_until = self._clock.monotonic() + _CALM_SECONDS
 
     def _order_of(self, found: Standing) -> Order:
         """The order under which it was done; its incident goes on."""

@@ -32,6 +32,20 @@ class Change:
     object: Object
 
 
+def current(resource: Resource, meta: Object, before: Object) -> None:
+    """Raise `Conflict` where *meta* names another version than *before* has.
+
+    A real server looks at this before its policies do.
+    """
+    named, name = meta.get("resourceVersion"), before["metadata"]["name"]
+    if named and named != before["metadata"]["resourceVersion"]:
+        raise Conflict(
+            "Conflict",
+            f'Operation cannot be fulfilled on {resource.plural} "{name}": the object has '
+            "been modified; please apply your changes to the latest version and try again",
+        )
+
+
 class Storage:
     """All there is; every change has a number, and waiters hear of it."""
 
@@ -75,13 +89,7 @@ class Storage:
         before = self._objects[resource][key]
         after = make(deepcopy(before))
         meta = after["metadata"]
-        named = meta.get("resourceVersion")
-        if named and named != before["metadata"]["resourceVersion"]:
-            raise Conflict(
-                "Conflict",
-                f'Operation cannot be fulfilled on {resource.plural} "{name}": the object has '
-                "been modified; please apply your changes to the latest version and try again",
-            )
+        current(resource, meta, before)
         for field in ("uid", "creationTimestamp", "name", "namespace"):
             if field in before["metadata"]:
                 meta[field] = before["metadata"][field]

@@ -12,7 +12,7 @@ from tests.kube.access import User, Wanted, allowed
 from tests.kube.answers import Refusal, as_json, body_of, dry, patched, problem_of, selected
 from tests.kube.discovery import BUDGETS, EVENTS, NODES, PODS, SECRETS, Resource
 from tests.kube.selectors import labelled
-from tests.kube.storage import Object
+from tests.kube.storage import Object, current
 
 if TYPE_CHECKING:
     from tests.kube.server import Kube
@@ -106,6 +106,7 @@ class Handler:
             new["status"] = old["status"]
         self._fill(new)
         self._check(request, new)
+        current(self._resource, new["metadata"], old)
         await self._kube.admit(request, wanted, new, old)
 
         if dry(request):

@@ -450,3 +450,61 @@ async def test_at_the_end_of_the_daemon_nothing_is_left_running(node: Node) -> N
         serving.cancel()
 
     assert serving.cancelled()
+
+
+class Remembering(Command):
+    """It knows by itself under which boot it was closed."""
+
+    async def amended(self, order: Order, *, seconds_left: float) -> str | None:
+        return None
+
+    async def emptied(
+        self, order: Order, *, kept: int, lost: int, seconds_left: float
+    ) -> str | None:
+        return None
+
+    async def left_over(self) -> str | None:
+        return "b1"
+
+
+class TestBootedAgain:
+    """Only the node itself remembers that an earlier boot closed it."""
+
+    @pytest.fixture(autouse=True)
+    def remembering(self, node: Node) -> None:
+        node.command = Remembering(node.file)
+
+    async def found(self, leaving: Leaving) -> None:
+        leaving.resume()
+        async with asyncio.timeout(30):
+            while not leaving.holds:  # noqa: ASYNC110 - nothing else tells
+                await asyncio.sleep(0)
+
+    async def test_it_is_opened_when_all_is_calm(self, node: Node) -> None:
+        async with node.daemon("b2") as leaving:
+            await self.found(leaving)
+            assert node.command.done == []
+            leaving.let_go()
+
+        assert node.command.done == [("reopen", "the node has booted again")]
+        assert node.mailbox.got == []
+
+    async def test_a_notice_of_the_new_boot_keeps_it_closed(self, node: Node) -> None:
+        async with node.daemon("b2") as leaving:
+            await self.found(leaving)
+            leaving.begin(ORDER)
+            leaving.let_go()
+
+        assert node.command.done == [("close", "o1")]
+
+    async def test_a_source_that_never_answers_keeps_it_closed_for_two_minutes(
+        self, node: Node
+    ) -> None:
+        async with node.daemon("b2") as leaving:
+            await self.found(leaving)
+            node.clock.now += 119.0
+            assert not leaving.overdue
+            node.clock.now += 1.0
+            assert leaving.overdue
+            leaving.let_go()
+            assert not leaving.overdue

@@ -90,9 +90,11 @@ def test_namespaces_may_be_named_that_register() -> None:
 
 def test_where_namespaces_are_named_who_is_in_no_pod_has_to_be_named_as_a_user() -> None:
     assert "in no pod of allow_namespaces" in reason(asked(None, allow_namespaces=("b",)))
-    both = {"allow_namespaces": ("b",), "allow_users": ("ann",)}
-    assert "user root may not register" in reason(asked(None, **both))
-    assert isinstance(asked(None, **{**both, "allow_users": ("root",)}), Admission)
+    named = ("b",)
+    said = reason(asked(None, allow_namespaces=named, allow_users=("ann",)))
+    assert "user root may not register" in said
+    answer = asked(None, allow_namespaces=named, allow_users=("root",))
+    assert isinstance(answer, Admission)
 
 
 def test_where_only_users_are_named_a_pod_does_not_get_around_it() -> None:
