@@ -88,17 +88,17 @@ def test_a_preempted_node_is_closed_before_its_flush_is_over(pod: Pod, cloud: Cl
 
     cloud.do("preempt")
     node.event("turn.given")
-    closed = node.event("cordon.closed")
+    node.event("cordon.closed")
 
     assert pod.closed
     names = [event.name for event in node.events()]
-    assert "report.written" not in names[: names.index("cordon.closed")]
+    before = names[: names.index("cordon.closed")]
+    assert not {"flush.finished", "report.written"} & set(before)
     conditions = {each["type"]: each for each in pod.object["status"]["conditions"]}
     assert conditions["EvacLeaving"]["status"] == conditions["Terminating"]["status"] == "True"
     assert "gcp/preempted says" in conditions["EvacLeaving"]["message"]
     events = pod.cluster.kubectl("describe", "node", "gpu-7")
     assert "NoticeReceived" in events
-    assert closed.data["seconds"] < 20.0
 
 
 def test_a_cancel_opens_it_and_tells_so(pod: Pod) -> None:
