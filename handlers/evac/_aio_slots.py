@@ -38,6 +38,7 @@ class Slots:
         self._boardings = 0
         # Of all slots of the reservation, to be handed back to a daemon that was restarted.
         self._fds: dict[int, int] = {}
+        self._lacking = False
         # Staged while there was no daemon; and what the next one is told to be still written.
         self._unsaid: dict[int, Staged] = {}
         self._handed_held: set[int] = set()
@@ -87,6 +88,8 @@ class Slots:
 
     def handing(self) -> Sequence[tuple[HandBack, int]]:
         """See `Returning`."""
+        if self._lacking:
+            return []
         last = max(self._fds, default=None)
         self._handed_held = self._held & self._fds.keys()
         return [
@@ -139,7 +142,12 @@ class Slots:
         if self._current is not reservation:
             self._clear()
             self._current = reservation
-        self._fds[message.slot] = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 0)
+        try:
+            self._fds[message.slot] = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 0)
+        except OSError as error:
+            # This process may open no more files: a restart of the daemon begins anew.
+            log.debug("slot %d cannot be handed back: %s", message.slot, error.strerror)
+            self._lacking = True
         filling = asyncio.get_running_loop().run_in_executor(None, memory.populate)
         self._filling.add(filling)
         filling.add_done_callback(lambda done: self._filled(reservation, memory, done))
@@ -208,6 +216,7 @@ class Slots:
 
     def _clear(self) -> None:
         self.forget()
+        self._lacking = False
         self._ready.clear()
         self._held.clear()
         self._spare.clear()

@@ -60,6 +60,12 @@ SELECT number, ?, ?, ? FROM incident WHERE id = ?
 """
 _CLOSE = "UPDATE incident SET ended = ? WHERE id = ?"
 _PRUNE = "DELETE FROM incident WHERE number <= (SELECT coalesce(max(number), 0) FROM incident) - ?"
+# Orders of single jobs: whoever asked for one that a daemon took along has to ask anew.
+_END_OWN = """
+UPDATE incident
+SET ended = (SELECT coalesce(max(at), 0.0) FROM event WHERE event.incident = incident.number)
+WHERE ended IS NULL AND source = 'workload'
+"""
 # Of incidents that are over, to so many of the last ones something is still added.
 _REMEMBERED = 64
 
@@ -289,6 +295,7 @@ def _connected(path: Path) -> sqlite3.Connection:
         with connection:
             # Also the proof that the file can be written.
             connection.execute(_PRUNE, (KEPT,))
+            connection.execute(_END_OWN)
     except BaseException:
         connection.close()
         raise

@@ -374,3 +374,20 @@ async def test_a_daemon_that_runs_for_ever_keeps_no_more_incidents_than_one_that
         assert connection.execute("SELECT count(*) FROM incident").fetchone() == (KEPT,)
     assert found[-1].events[-1].name == "flush.finished", "what comes late is still written"
     assert [one["event"] for one in logs] == ["journal.ignored"]
+
+
+async def test_a_jobs_own_order_ends_with_its_daemon_and_the_nodes_does_not(
+    path: Path, clock: HandClock
+) -> None:
+    journal = Journal(path, clock)
+    own = Notice("workload", "leave", "w1", Confidence.CERTAIN, 1030.0, seen=1000.0)
+    journal.open(order("w1"), own, node="n", boot="b")
+    clock.now = 1003.0
+    journal.record("w1", "flush.started", {})
+    journal.open(order("node"), NOTICE, node="n", boot="b")
+    await journal.settled()
+    journal.stop()
+
+    Journal(path, clock).stop()
+
+    assert {one.id: one.ended for one in load(path, last=2)} == {"w1": 3.0, "node": None}

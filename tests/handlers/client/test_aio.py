@@ -3,13 +3,19 @@
 import asyncio
 import logging
 import os
+import resource
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 import evac
 import evac.aio
+from evac import wire
+from evac._aio_line import Lines
+from evac._aio_slots import Slots
 from evac.segment import PAGE, Header, SlotState
 from evac.wire import (
     Acquire,
@@ -358,3 +364,23 @@ async def test_a_close_that_is_cancelled_has_closed_all_the_same(
     await asyncio.to_thread(daemon.wait_until, lambda: daemon.ended == 1)
     # All but what the honest daemon, in this process, keeps of the slots.
     assert fds() <= before + 2
+
+
+async def test_a_process_without_a_spare_fd_has_its_slots_and_hands_none_back() -> None:
+    lines = cast(Lines, SimpleNamespace(notify=lambda: None))
+    slots = Slots(lambda _step, _reason: None)
+    slots.lines, memory = lines, sealed(SLOT)
+    reservation = slots.reservation()
+    spare = os.dup(memory)
+    os.close(spare)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (spare, hard))
+    try:
+        reservation.hear(wire.Slot(slot=0, nbytes=SLOT, last=True), memory)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    async with asyncio.timeout(LIMIT):
+        while not reservation.count:  # noqa: ASYNC110 - it tells its lines, which are none
+            await asyncio.sleep(0.01)
+    assert slots.handing() == []
+    os.close(memory)
