@@ -25,7 +25,7 @@ from evac.store import Entry, answers
 from evac.store.keys import split
 from evac.store.leaving import wait_for_foreign_threads
 from evac.store.location import Location
-from evac.store.parts import LARGEST, SINGLE, Slices, part_nbytes
+from evac.store.parts import LARGEST, SINGLE, Slices, part_nbytes, unbroken
 from evac.store.threads import in_thread
 
 Client: TypeAlias = "ObstoreS3 | ObstoreAzure"
@@ -161,12 +161,7 @@ class BlobStore(ABC):
             async with asyncio.TaskGroup() as tasks:
                 for start in range(0, view.nbytes, RANGE):
                     tasks.create_task(fetch(start, view))
-        total = 0
-        for start in sorted(got):
-            total += got[start]
-            if total < start + RANGE:
-                break
-        return total
+        return unbroken(got, RANGE)
 
     async def list(self, prefix: str) -> Sequence[Entry]:
         """See `Store.list`."""

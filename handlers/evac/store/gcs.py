@@ -22,7 +22,7 @@ from evac.store.gcs_calls import PIECE, SILENCE, Calls, Made
 from evac.store.gcs_upload import PAUSE, Upload, tried
 from evac.store.keys import split
 from evac.store.location import Location, parse
-from evac.store.parts import SINGLE, part_nbytes
+from evac.store.parts import SINGLE, part_nbytes, unbroken
 from evac.store.sums import combined
 from evac.store.threads import Threads, in_thread
 
@@ -213,12 +213,7 @@ class GcsStore:
                 return 0
             starts = range(0, view.nbytes, RANGE)
             Errands(starts, fetch, self._lender).run(self._connections)
-        total = 0
-        for start in starts:
-            total += got[start]
-            if total < start + RANGE:
-                break
-        return total
+        return unbroken(got, RANGE)
 
     def _read_range(self, key: str, offset: int, into: memoryview, stop: Event) -> int:
         name, got = self._location.key(key), 0

@@ -1,6 +1,6 @@
 """How a body is cut for an object store, and the slices on their way there."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from threading import Lock
 
 MIB = 1024 * 1024
@@ -11,6 +11,20 @@ MAX_PARTS = 10_000
 SMALLEST = 8 * MIB
 # Larger parts than this gain nothing in speed, and lose more when one must be sent again.
 LARGEST = 32 * MIB
+
+
+def unbroken(got: Mapping[int, int], nbytes: int) -> int:
+    """How many bytes are there from the first on, where single ranges of *nbytes* were asked for.
+
+    Args:
+        got: How many came of each, by where it begins.
+    """
+    total = 0
+    for start in sorted(got):
+        total += got[start]
+        if total < start + nbytes:
+            break
+    return total
 
 
 def part_nbytes(nbytes: int, *, most: int = MAX_PARTS) -> int:

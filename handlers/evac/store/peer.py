@@ -27,6 +27,7 @@ from evac.store import peer_wire as wire
 from evac.store.errands import Errands
 from evac.store.keys import split
 from evac.store.location import Location, parse
+from evac.store.parts import unbroken
 from evac.store.peer_links import HURRIED, PATIENT, Link, Links, PeerLost
 from evac.store.threads import in_thread
 
@@ -231,12 +232,7 @@ class PeerStore:
         with into.cast("B") as view:
             starts = range(0, view.nbytes or 1, wire.PART)
             Errands(starts, fetch).run(self._connections)
-        total = 0
-        for start in starts:
-            total += got[start]
-            if total < start + wire.PART:
-                break
-        return total
+        return unbroken(got, wire.PART)
 
     def _age(self, key: str, stop: Event) -> int:
         with self._links.line(key, stop.is_set, PATIENT) as link:

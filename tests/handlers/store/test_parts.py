@@ -8,7 +8,16 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evac.store.parts import LARGEST, MAX_PARTS, MIB, SMALLEST, Slices, Stopped, part_nbytes
+from evac.store.parts import (
+    LARGEST,
+    MAX_PARTS,
+    MIB,
+    SMALLEST,
+    Slices,
+    Stopped,
+    part_nbytes,
+    unbroken,
+)
 from evac.store.sums import combined
 
 
@@ -67,3 +76,13 @@ def test_a_combined_sum_holds_for_large_parts() -> None:
     data = os.urandom(3 * MIB + 17)
     cut = [data[:MIB], data[MIB : 2 * MIB + 5], data[2 * MIB + 5 :]]
     assert combined([(crc32c(one), len(one)) for one in cut]) == crc32c(data)
+
+
+@given(st.lists(st.integers(0, 10), max_size=8))
+def test_what_came_counts_up_to_the_first_gap(came: list[int]) -> None:
+    got = {number * 10: nbytes for number, nbytes in enumerate(came)}
+    whole = 0
+    while whole < len(came) and came[whole] == 10:
+        whole += 1
+
+    assert unbroken(got, 10) == sum(came[: whole + 1])
