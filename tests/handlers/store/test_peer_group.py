@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from evac.errors import StoreMissing, StoreUnavailable
+from evac.errors import StoreMissing, StoreRejected, StoreUnavailable
 from evac.store.location import parse
 from evac.store.peer import OPTIONS, PeerStore
 from evac.store.peer_group import PeerGroup
@@ -180,3 +180,12 @@ async def test_another_holder_is_asked_where_the_first_fails() -> None:
         into = bytearray(5)
         assert await store.read(BODY, 0, memoryview(into)) == 5
         assert into == b"state"
+
+
+async def test_who_may_not_list_is_told_of_the_store() -> None:
+    with running(replace(SETTINGS, token=b"a token that nobody would guess")) as closed:
+        url = f"evac://{named(closed)}/some/where"
+        with pytest.raises(StoreRejected, match="access denied") as raised:
+            await PeerStore.from_url(url).list("")
+
+    assert raised.value.key == url
