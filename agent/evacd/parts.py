@@ -8,7 +8,7 @@ from asyncio import TaskGroup
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from importlib.metadata import version
 from itertools import count as numbers
 from pathlib import Path
@@ -33,6 +33,7 @@ from evacd.errors import StateError
 from evacd.evacuation import Evacuation
 from evacd.flush.save import Saver
 from evacd.leaving import Leaving
+from evacd.metering import metered
 from evacd.opening import open_target, other_peers
 from evacd.order import Machine
 from evacd.quiet import Seen, Trickle
@@ -168,7 +169,10 @@ def make_evacuation(
         ),
         board=board,
         saver=Saver(
-            cache(partial(open_target, peers=other_peers(config, node, board.peers))), node=node
+            metered(
+                partial(open_target, peers=other_peers(config, node, board.peers)), count, clock
+            ),
+            node=node,
         ),
         keep=config.store.keep,
         lanes=config.store.targets,
@@ -240,7 +244,7 @@ def make_calm(
         tell = rate.at_least if seen.least else rate.observed
         flush.rates[lane] = tell(seen.nbytes, seen.seconds)
 
-    opened = cache(_open_store)
+    opened = metered(_open_store, count, clock)
     durable = [lane for lane in flush.rates if is_durable(lane)]
     trickles = {
         lane: Trickle(

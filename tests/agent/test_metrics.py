@@ -122,6 +122,19 @@ def test_each_thing_that_happens_is_counted_in_its_unit() -> None:
     assert seen("evac_clients_denied_total", "dropped") == 1
 
 
+def test_calls_of_a_store_are_counted_and_timed_by_verb_and_result() -> None:
+    metrics = Metrics(lambda: CALM)
+    for result in ("ok", "ok", "failed", "missing"):
+        facts = {"store": "s3://key:secret@bucket", "verb": "put", "result": result}
+        metrics.happened("store.called", {**facts, "seconds": 0.05})
+
+    text = metrics.text().decode()
+    counted = [line for line in text.splitlines() if line.startswith("evac_store_calls_total{")]
+    assert sorted(line.split()[-1] for line in counted) == ["1.0", "1.0", "2.0"]
+    assert "secret" not in text
+    assert 'le="0.1"' in text
+
+
 def test_the_state_is_read_at_the_moment_it_is_asked_for() -> None:
     seen = Samples(busy())
 

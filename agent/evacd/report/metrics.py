@@ -30,6 +30,7 @@ MOST_KINDS = 32
 _OUTCOMES = {Quiet: "quiet", Noticed: "notice", Cancelled: "cancelled", Unknown: "unknown"}
 _LEAD_SECONDS = (0, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 86400, 604800)
 _FLUSH_SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600)
+_CALL_SECONDS = (0.005, 0.02, 0.1, 0.5, 2, 10, 60)
 # Events of the path, as the report names them: which counter, and the result.
 _BESIDE = {
     "cordon.closed": ("cordon", "closed"),
@@ -79,6 +80,16 @@ class Metrics:
         )
         self._trickled = self._counter(
             "evac_trickle_bytes", "Bytes written before there was any notice, by store.", "store"
+        )
+        self._calls = self._counter(
+            "evac_store_calls", "Calls of a store that have ended.", "store", "verb", "result"
+        )
+        self._call_seconds = Histogram(
+            "evac_store_call_seconds",
+            "Seconds from a call of a store to its answer, failures included.",
+            ("store", "verb"),
+            buckets=_CALL_SECONDS,
+            registry=self._registry,
         )
         self._seconds = Histogram(
             "evac_flush_seconds",
@@ -138,6 +149,10 @@ class Metrics:
             self._seconds.observe(data["seconds"])
         elif name == "trickle.finished":
             self._trickled.labels(without_secrets(data["store"])).inc(data["nbytes"])
+        elif name == "store.called":
+            store = without_secrets(data["store"])
+            self._calls.labels(store, data["verb"], data["result"]).inc()
+            self._call_seconds.labels(store, data["verb"]).observe(data["seconds"])
         elif name == "own_order.ended":
             self._own_orders.labels(data["result"]).inc()
         elif name.startswith("denied."):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import TypeVar
 
-from evac.errors import StoreError
+from evac.errors import StoreError, StoreMissing
 from evac.store import Entry, Store
 
 T = TypeVar("T")
@@ -20,6 +20,7 @@ class Observation:
         nbytes: Of a body or object that was moved; of a failed put, those that were written.
         seconds: From call to answer.
         reason: Why it failed; "" where it did not. A missing object is a failure here, too.
+        missing: It failed because the object is not there, which callers often only ask for.
     """
 
     verb: str
@@ -27,6 +28,12 @@ class Observation:
     nbytes: int
     seconds: float
     reason: str = ""
+    missing: bool = False
+
+    @property
+    def result(self) -> str:
+        """``ok``, ``missing`` or ``failed``."""
+        return "missing" if self.missing else "failed" if self.reason else "ok"
 
 
 class Metered:
@@ -110,7 +117,8 @@ class Metered:
             answer = await work
         except StoreError as error:
             took = self._clock() - began
-            self._observe(Observation(verb, key, on_failure(), took, error.reason))
+            missing = isinstance(error, StoreMissing)
+            self._observe(Observation(verb, key, on_failure(), took, error.reason, missing))
             raise
         self._observe(Observation(verb, key, nbytes(answer), self._clock() - began))
         return answer
