@@ -11,7 +11,10 @@ import pytest
 
 from evac.wire import Accepted, Acquire, HandBack, Message, Refuse, Register, Registered, encode
 from evacd.workloads import Keeper
-from evacd.workloads.keeping import Table
+from evacd.workloads.job import Process, Shape, SlotState
+from evacd.workloads.keeping import Given, Table
+from evacd.workloads.record import SlotRecord
+from evacd.workloads.record import encode as encode_record
 from tests.agent.workloads.peers import MIB, Peer, Running, serving, settings, write
 
 NBYTES = 64 * 1024
@@ -189,3 +192,28 @@ async def test_a_lost_connection_alone_costs_no_slot(tmp_path: Path) -> None:
                     assert answer == Accepted()
                 assert states(running) == [(0, "complete", 1), (1, "free", None), (2, "free", None)]
                 assert await again.acquire() in (1, 2)
+
+
+@pytest.mark.parametrize(("started", "waits"), [(77, True), (-1, False)])
+async def test_an_owner_that_cannot_be_seen_is_waited_for_where_it_could_be_known_again(
+    tmp_path: Path, started: int, waits: bool
+) -> None:
+    fd = memfd(NBYTES, ALL)
+    stat = os.fstat(fd)
+    table = Table(tmp_path / "slots.table", boot="boot")
+    record = SlotRecord(
+        inode=(stat.st_dev, stat.st_ino), unit="root/train", job="train", rank=0, world=1, priority=0,
+        run="", process=Process(0, started, 0, 0), share=1 << 40, arrived=0.0, died=None, newest=None,
+        current=1, numbers=1, number=0, nbytes=NBYTES, shape=Shape("a.bin", "", 0, "", 1), reservation=1,
+        state=SlotState.FREE, generation=None,
+    )  # fmt: skip
+    table.put(0, encode_record(record))
+    table.close()
+    keeper = Keeper(tmp_path / "slots.table", boot="boot", given=[Given("m1", fd)])
+    keeper.open()
+    async with serving(settings(tmp_path, orphan_seconds=0.5), keeper=keeper) as running:
+        if waits:
+            assert [one["alive"] for one in running.snapshot()["workloads"]] == [True]
+            assert running.used() == NBYTES
+        # But not for ever.
+        await running.until(lambda: running.used() == 0)
