@@ -39,7 +39,7 @@ class TestS3StoreOnMoto(StoreContract):
         return at(moto.endpoint)
 
     async def test_of_many_creators_exactly_one_wins(self, store: Store) -> None:
-        """moto looks and writes in two steps, so they take turns here; on SeaweedFS they race."""
+        """Moto looks and writes in two steps, so they take turns here; on SeaweedFS they race."""
         won = [number for number in range(4) if await store.create("a/b", str(number).encode())]
         assert won == [0]
         assert await store.get("a/b") == b"0"
