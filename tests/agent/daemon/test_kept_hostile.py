@@ -222,3 +222,18 @@ def test_a_state_directory_that_cannot_be_used_keeps_no_daemon_from_running(
     node.start()
     until("its slots are back", lambda: states(node).count("complete") == 1)
     assert worker.do("state")["refusals"] == 0
+
+
+def test_nobody_fills_the_log_by_borrowing_and_handing_back(node: Node, lines: list[Line]) -> None:
+    owner = line(node, lines).aboard(0, 1).reserve(MIB, slots=1)
+    owner.stage(1, MIB)
+    for _ in range(40):
+        owner.say(Adopt())
+        loan(owner)
+    for _ in range(40):
+        again = Line(node.socket).aboard(0, 1, resume=True)
+        assert again.ask(HandBack(slot=0, held=False, last=True), owner.fds[0]) == Accepted()
+        again.close()
+    text = node.log.read_text()
+    assert 0 < text.count("memory.lent") < 20
+    assert 0 < text.count("memory.handed_back") < 20
