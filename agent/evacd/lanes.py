@@ -21,6 +21,8 @@ log = structlog.get_logger()
 
 # Seconds between two tries of a store that has taken nothing yet.
 _PROVE_SECONDS = 15.0
+# Seconds between two looks whether an order has settled.
+_LOOK_SECONDS = 1.0
 # What a killed writer left is taken for abandoned only after a while, so the start comes too soon
 # for what was cut off just before it.
 _TIDY_SOON_SECONDS = 600.0
@@ -95,13 +97,16 @@ class Lanes:
         """End what a killed predecessor left there; once more soon, and then once a day."""
         pause = _TIDY_SOON_SECONDS
         while True:
-            if not self._leaves():
-                await self._tidy(lane)
+            while True:
+                if not self._busy():
+                    break
+                await asyncio.sleep(_LOOK_SECONDS)  # an order runs, and has something to move
+            await self._tidy(lane)
             await asyncio.sleep(pause)
             pause = _TIDY_SECONDS
 
     async def _tidy(self, lane: str) -> None:
-        tidied = await tidy(self._stores[lane], node=self._node, stop=self._leaves)
+        tidied = await tidy(self._stores[lane], node=self._node, stop=self._busy)
         if tidied.removed or tidied.finished or tidied.reason:
             log.info(
                 "store.tidied",
@@ -110,6 +115,10 @@ class Lanes:
                 finished=[f"{prefix} {generation}" for prefix, generation in tidied.finished],
                 reason=tidied.reason,
             )
+
+    def _busy(self) -> bool:
+        """An order moves what there is to save."""
+        return self._leaves() and not self._flush.settled.is_set()
 
     def _leaves(self) -> bool:
         """The link is wanted for something better."""
