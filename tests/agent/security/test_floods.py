@@ -37,7 +37,9 @@ def denied(scene: Scene, what: str) -> int:
     url = f"{scene.node.status()['http']['url']}/metrics"
     with urllib.request.urlopen(url, timeout=10) as page:
         found = re.search(
-            rf'^evac_clients_denied_total{{what="{what}"}} (\S+)$', page.read().decode(), re.MULTILINE
+            rf'^evac_clients_denied_total{{what="{what}"}} (\S+)$',
+            page.read().decode(),
+            re.MULTILINE,
         )
     return int(float(found[1])) if found else 0
 

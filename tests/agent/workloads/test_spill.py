@@ -2,6 +2,7 @@
 
 import os
 import resource
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,10 @@ def _one_slot(folder: Path, disk: Path | None) -> Any:
 
 def _states(running: Running) -> list[tuple[str, int | None, bool]]:
     return [(one["state"], one["step"], one["spilled"]) for one in running.slots()]
+
+
+def _spilled(running: Running, step: int) -> bool:
+    return ("complete", step, True) in _states(running)
 
 
 async def test_the_only_slot_is_free_again_and_what_it_held_can_be_flushed(
@@ -60,7 +65,7 @@ async def test_a_newer_generation_takes_the_copy_of_the_older_ones_place(
             await peer.reserve(MIB)
             for step in range(1, 6):
                 assert await peer.stage(step, bytes([step]) * 5000) == Accepted()
-                await running.until(lambda step=step: ("complete", step, True) in _states(running))
+                await running.until(partial(_spilled, running, step))
             assert sorted(_states(running)) == [("complete", 5, True), ("free", None, False)]
             with running.board.hold(unit, Generation(0, 5)) as (part,):
                 assert bytes(part.data) == bytes([5]) * 5000
