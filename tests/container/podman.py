@@ -57,7 +57,7 @@ class Podman:
             raise Unavailable(f"podman {arguments[0]}: {done.stderr[-2000:]}")
         return done.stdout.strip()
 
-    def build(self) -> None:
+    def build(self, *flags: str) -> None:
         """The image by README's own command, but without a network."""
         if "localhost/base:local" not in self.do("images", "--format", "{{.Repository}}:{{.Tag}}"):
             self.do("import", "--quiet", str(KUBE / "base.tar"), "localhost/base:local")
@@ -65,7 +65,7 @@ class Podman:
             "build", "--network=none", "--pull=never", "--isolation=oci", *LIMITS,
             "--build-arg", "BASE=localhost/base:local", "--build-arg", f"EXTRAS={EXTRAS}",
             "--build-arg", "PIP_NO_INDEX=1", "--build-arg", "PIP_FIND_LINKS=/wheels",
-            "--volume", f"{KUBE / 'wheels'}:/wheels:ro", "--timestamp", "1767225600", *build(),
+            "--volume", f"{KUBE / 'wheels'}:/wheels:ro", "--timestamp", "1767225600", *flags, *build(),
             limit=300.0,
         )  # fmt: skip
 

@@ -187,7 +187,7 @@ class Workload:
                 *podman.base, "run", *LIMITS, "--interactive", f"--name={name}", "--network=none",
                 f"--user={TEAM_UID}", "--cap-drop=all", "--security-opt=no-new-privileges",
                 f"--cgroup-parent={PODS}/kubepods/burstable/pod{self.uid}",
-                f"--volume={host.path('/run/evac')}:/run/evac",
+                f"--volume={host.path('/run/evac')}:/run/evac:ro",
                 f"--volume={code}:/{code.name}:ro", "--entrypoint=/opt/evac/bin/python", IMAGE,
                 f"/{code.name}", json.dumps({"socket": "/run/evac/evacd.sock", **settings}),
             ],
@@ -226,6 +226,16 @@ def test_the_containerfile_is_as_it_should_be() -> None:
     assert done.stdout == ""
 
 
+@pytest.mark.skipif(os.environ.get("EVAC_NIGHTLY") != "1", reason="half a minute: make nightly")
+def test_two_builds_make_the_same(podman: Podman) -> None:
+    def layers() -> str:
+        return podman.do("inspect", "--format", "{{.RootFS.Layers}}", IMAGE)
+
+    before = layers()
+    podman.build("--no-cache")
+    assert layers() == before
+
+
 def test_its_probes_answer_and_its_log_is_json(kubelet: Kubelet) -> None:
     assert kubelet.probe("livenessProbe") == 200
     lines = kubelet.logs().splitlines()
@@ -244,6 +254,21 @@ def test_a_namespace_has_its_prefix_and_no_more_than_its_priority(kubelet: Kubel
         until("it is refused", lambda: said in kubelet.logs())
 
 
+def test_a_pod_that_is_stopped_is_saved_by_its_hook(kubelet: Kubelet) -> None:
+    """As the examples have it, by the socket's folder that is mounted read-only."""
+    stateful = yaml.safe_load_all((ROOT / "container/examples/server.yaml").read_text())
+    (spec,) = [each["spec"]["template"]["spec"] for each in stateful if "template" in each["spec"]]
+    hook = spec["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+    with in_pod(kubelet, "server-0", job="server-0", priority=5) as server:
+        assert server.do("connect")["connected"]
+        assert server.do("reserve") == {}
+        assert server.do("stage", step=3) == {}
+        kubelet.podman.do("exec", "--env", "EVAC_JOB=server-0", "server-0", *hook)
+
+    (kept,) = kubelet.host.store.rglob("server-0/step-*/*.manifest.json")
+    assert kept.parent.name == "step-3.1"
+
+
 def test_a_preempted_node_saves_what_another_pod_has_staged(
     kubelet: Kubelet, cluster: Cluster, cloud: Cloud
 ) -> None:
@@ -257,7 +282,8 @@ def test_a_preempted_node_saves_what_another_pod_has_staged(
             lambda: [
                 each
                 for each in read_status(kubelet.host.socket, timeout=5.0)["workloads"]
-                if any(slot["state"] == "complete" for slot in each["slots"])
+                if each["unit"].endswith("/train")
+                and any(slot["state"] == "complete" for slot in each["slots"])
             ],
         )
         assert status[0]["unit"] == "research/train"
@@ -275,7 +301,8 @@ def test_a_preempted_node_saves_what_another_pod_has_staged(
         until("the node is closed", lambda: told("cordon.closed"))
 
     kept = sorted(
-        path.relative_to(kubelet.host.store) for path in kubelet.host.store.rglob("*.manifest.json")
+        path.relative_to(kubelet.host.store)
+        for path in kubelet.host.store.rglob("train/*/*.manifest.json")
     )
     assert [str(each.parent) for each in kept] == ["research/train/step-7.1"]
     assert os.stat(kubelet.host.store / kept[0]).st_uid == TEAM_UID
