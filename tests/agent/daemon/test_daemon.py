@@ -207,7 +207,8 @@ def test_a_workload_outlives_the_daemon_and_comes_back(node: Node) -> None:
     assert "refused" in workload.do("begin", step=6)
 
     node.start()
-    until("it is back", lambda: node.status()["workloads"])
+    # On board, and no longer in the middle of handing its slots back.
+    until("it is back", lambda: workload.do("connect")["connected"])
     assert workload.do("reserve") == {}
     assert workload.do("stage", step=7) == {}
     node.knows("job", 7)
