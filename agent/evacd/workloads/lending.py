@@ -54,6 +54,10 @@ class Lending:
             # What is heard of a process that ended is not stopped by its being deaf.
             session.refuse("the adoption before this one is still being answered", re)
             return
+        if workload.resuming is not None:
+            # A part of what the job has would pass for all of it.
+            session.refuse("nothing is lent: slots of before are still being handed back", re)
+            return
         found = self._found(workload)
         if isinstance(found, Refusal):
             session.deny("adopt", found.reason, re)

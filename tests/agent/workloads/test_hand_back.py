@@ -3,14 +3,26 @@
 import array
 import fcntl
 import os
+import shutil
 import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from evac.wire import Accepted, Acquire, HandBack, Message, Refuse, Register, Registered, encode
+from evac.wire import (
+    Accepted,
+    Acquire,
+    Adopt,
+    HandBack,
+    Message,
+    Refuse,
+    Register,
+    Registered,
+    encode,
+)
 from evacd.workloads import Keeper
+from evacd.workloads.inspection import Inspection, inspect
 from evacd.workloads.job import Process, Shape, SlotState
 from evacd.workloads.keeping import Given, Table
 from evacd.workloads.record import SlotRecord
@@ -113,6 +125,43 @@ async def test_nothing_is_granted_before_the_last_one_is_back(tmp_path: Path, le
             answer = await peer.ask(Acquire())
             assert isinstance(answer, Refuse)
             assert "handed back" in answer.reason
+
+
+async def test_nothing_is_lent_before_the_last_one_is_back(tmp_path: Path, left: Peer) -> None:
+    async with serving(settings(tmp_path), keeper=kept(tmp_path)) as running:
+        with Peer(running.settings.workload_path) as peer:
+            await come_back(peer)
+            assert await hand(peer, 0, left.fds[0]) == Accepted()
+            answer = await peer.ask(Adopt())
+            # Step 1 is there, and step 2 is the newest.
+            assert isinstance(answer, Refuse)
+            assert "handed back" in answer.reason
+
+
+async def test_a_daemon_that_dies_while_it_looks_leaves_the_record_of_a_whole_slot(
+    tmp_path: Path, left: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("died", "next"):
+        (tmp_path / folder).mkdir()
+    looks: list[int] = []
+
+    def look(*args: Any) -> Inspection:
+        if not looks:
+            shutil.copy(tmp_path / "slots.table", tmp_path / "died")
+        looks.append(1)
+        return inspect(*args)
+
+    monkeypatch.setattr("evacd.workloads.returns.inspect", look)
+    async with serving(settings(tmp_path), keeper=kept(tmp_path)) as running:
+        with Peer(running.settings.workload_path) as peer:
+            await come_back(peer)
+            assert await hand(peer, 1, left.fds[1], last=True) == Accepted()
+    assert looks
+    async with serving(settings(tmp_path / "next"), keeper=kept(tmp_path / "died")) as running:
+        with Peer(running.settings.workload_path) as peer:
+            await come_back(peer)
+            assert await hand(peer, 1, left.fds[1], last=True) == Accepted()
+            assert states(running) == [(1, "complete", 2)]
 
 
 async def test_a_foreign_memfd_is_not_taken(tmp_path: Path, left: Peer) -> None:
