@@ -72,6 +72,7 @@ class Chain:
         assert self._worker.do("stage", step=self._next()) == {}
         until("it is safe", lambda: self.machine.saved(2))
         self.machine.kill()
+        self._worker.alone()
 
     def boundaries(self) -> list[Aim]:
         """All that a whole life passes, those that come often behind."""
@@ -167,10 +168,13 @@ class Chain:
             return said
 
         until("it is on board", aboard)
-        if (adopted := self._adopted(done)) is None:
+        if (adopted := done("adopt")) is None:
             return
-        assert all(right for _, _, right in adopted), adopted
-        assert _newest(adopted) == self._step, (adopted, self._step)
+        assert all(right for _, _, right in adopted["adopted"]), adopted
+        assert max((step for _, step, _ in adopted["adopted"]), default=0) == self._step, (
+            adopted,
+            self._step,
+        )
         if self._both and not self._reserved(done, dead):
             return
         for _ in range(STAGES):
@@ -179,20 +183,6 @@ class Chain:
             self._step += 1
             until("it is safe", lambda: dead() or self.machine.saved(self._step))
         until("old ones are gone", lambda: dead() or self._manifests() <= 2)
-
-    def _adopted(self, done: Callable[..., dict[str, Any] | None]) -> list[list[Any]] | None:
-        """What can be had of the job's memory; None where the daemon is dead."""
-        found: list[list[Any]] | None = []
-
-        def all_there() -> bool:
-            nonlocal found
-            said = done("adopt")
-            found = None if said is None else said["adopted"]
-            # Without an fd store the workload itself is still handing it back, slot by slot.
-            return found is None or self.machine.stores or _newest(found) == self._step
-
-        until(f"step {self._step} is back", all_there)
-        return found
 
     def _reserved(
         self, done: Callable[..., dict[str, Any] | None], dead: Callable[[], bool]
@@ -221,10 +211,6 @@ class Chain:
             assert newest is not None
             assert newest >= self._safe, (newest, self._safe)
         self._safe = newest
-
-
-def _newest(adopted: list[list[Any]]) -> int:
-    return max((step for _, step, _ in adopted), default=0)
 
 
 def rounds(aims: Sequence[Aim], total: int, seed: int) -> Iterator[Aim]:

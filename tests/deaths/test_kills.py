@@ -15,14 +15,14 @@ from tests.deaths.kills import PHASES, Chain, Struck, rounds
 from tests.deaths.nursery import Nursery
 
 NIGHTLY = os.environ.get("EVAC_NIGHTLY") == "1"
-KILLS = 5200 if NIGHTLY else 165
+KILLS = 3400 if NIGHTLY else 115
 CHAINS = 6
 
 
 @pytest.mark.parametrize(
     ("both", "stores"),
-    [(False, True), (True, True)],
-    ids=["the daemon dies", "both die"],
+    [(False, True), (False, False), (True, True)],
+    ids=["the daemon dies", "the daemon dies without an fd store", "both die"],
 )
 def test_a_daemon_killed_at_any_boundary_loses_nothing_and_leaves_nothing(
     nursery: Nursery,
