@@ -132,8 +132,8 @@ def test_a_variable_that_nobody_reads_is_told_at_the_start_and_by_check(
     table = evacd("check", *here, "--cloud=none", env=env).stdout
     in_the_way = tmp_path / "file"
     in_the_way.write_text("")
-    arguments = [*here, "--cloud=none", f"--store=file://{tmp_path}/s", f"--state-dir={in_the_way}"]
-    start = evacd("run", *arguments, env=env)
+    arguments = [*here, "--cloud=none", f"--store=file://{tmp_path}/s"]
+    start = evacd("run", *arguments, f"--socket={in_the_way}/evacd.sock", env=env)
 
     (line,) = [one for one in table.splitlines() if "variables" in one]
     assert line.startswith("warn")

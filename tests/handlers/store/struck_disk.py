@@ -14,7 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from evac.commit import verify
-from evac.store import open_store, threads
+from evac.store import threads
+from evac.store.local import LocalStore
 from evac.store.threads import in_thread
 from tests.handlers.commit.made import PREFIX
 from tests.handlers.store.flushing import GENERATION, attempt, whole
@@ -54,8 +55,9 @@ def aside(root: Path) -> list[str]:
 
 async def life(root: Path, call: str, times: int) -> dict[str, object]:
     """One child's."""
-    store = open_store(f"file://{root}")
-    await in_thread(lambda _: waste(call, times))
+    store = LocalStore(str(root))
+    # In the one thread that the store has for its own calls.
+    await in_thread(lambda _: waste(call, times), store._lender)
     before = len(os.listdir("/proc/self/fd"))
     error = await attempt(store)
     opened = len(os.listdir("/proc/self/fd")) - before
