@@ -134,7 +134,7 @@ def test_who_does_not_sync_is_caught(disk: Path, care: str, loses: bool) -> None
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     if "PTRACE" in done.stderr:
         pytest.skip(f"cannot trace: {done.stderr.strip()}")

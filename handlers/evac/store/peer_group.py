@@ -17,7 +17,9 @@ Turned down: the least loaded peer. Its load is known when it is asked, and node
 at the same moment and are all sent to the same one.
 """
 
+import asyncio
 import os
+import random
 import socket
 from asyncio import CancelledError, TaskGroup
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -43,6 +45,8 @@ AWAY_SECONDS = 60.0
 _HUNG_SECONDS = 1.0
 # Bodies of which it is remembered who has them: few enough to cost nothing.
 _REMEMBERED = 4096
+# Of who finds others writing the same key; each is an even chance for two.
+_TURNS = 10
 
 
 class PeerGroup:
@@ -143,8 +147,21 @@ class PeerGroup:
             StoreUnavailable: One that may have it does not answer.
         """
         split(key)
-        if await self._holders(key):
-            return False
+        for turn in range(_TURNS):
+            if await self._holders(key):
+                return False
+            if await self._alone_with(key, data):
+                return True
+            # Another one is at it as well: whoever comes back first finds nothing, and wins.
+            await asyncio.sleep(random.uniform(0.0, 0.05) * (turn + 1))
+        raise StoreUnavailable(f"{self.url}/{key}", f"others write it, too, {_TURNS} times now")
+
+    async def _alone_with(self, key: str, data: bytes) -> bool:
+        """Put it where nobody else has done so at the same time; else leave nothing.
+
+        Two nodes may choose different peers, for none keeps its own bytes. Who sees only its own
+        was first: the other one is still to look, and will see both.
+        """
         order = self._ordered(key, self._members(key), whose="")
 
         async def attempt(store: PeerStore) -> bool:
@@ -153,8 +170,7 @@ class PeerGroup:
         at, made = await self._first(key, order, attempt, sure=True)
         if not made:
             return False
-        have = {store.address for store in await self._holders(key)} | {at}
-        if at == self._ordered(key, have, whose="")[0]:
+        if all(store.address == at for store in await self._holders(key)):
             return True
         await self._store(at).delete(key)
         return False

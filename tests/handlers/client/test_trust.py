@@ -4,6 +4,8 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,11 +37,17 @@ def test_one_s_own_daemon_is_trusted(tmp_path: Path) -> None:
         assert impostor(line, {}) == ""
 
 
+@pytest.fixture
+def anybody_s() -> Iterator[Path]:
+    """A folder that all may write to; pytest's own are for one user."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        Path(folder).chmod(0o777)
+        yield Path(folder)
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="listens as another user")
-def test_another_user_s_socket_in_the_daemon_s_place_is_not(tmp_path: Path) -> None:
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o777)
-    path = str(tmp_path / "sock")
+def test_another_user_s_socket_in_the_daemon_s_place_is_not(anybody_s: Path) -> None:
+    path = str(anybody_s / "sock")
     wake = os.eventfd(0)
     process = subprocess.Popen(
         [sys.executable, "-c", LISTEN, path],

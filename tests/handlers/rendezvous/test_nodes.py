@@ -247,7 +247,8 @@ def test_the_last_to_leave_takes_all_keys_with_it(store: Address) -> None:
     end(*rest)
 
     keys = open_keys(store)
-    assert keys.get([log.SNAPSHOT, *(log.entry(n) for n in range(64))]) == [None] * 65
+    every = [log.SNAPSHOT, *(log.entry(n) for n in range(64))]
+    until("they are gone", lambda: keys.get(every) == [None] * 65)
     keys.close()
 
 
