@@ -179,7 +179,7 @@ class Machine(Node):
         Raises:
             AssertionError: It is not.
         """
-        return asyncio.run(_complete(self.store, sorted(self.store.glob("*/*")), self.nbytes))
+        return asyncio.run(_complete(self.store, sorted(self.store.glob("root/*")), self.nbytes))
 
     def asides(self) -> list[str]:
         """Temporary files in the store."""
