@@ -69,18 +69,19 @@ class EtcdKeys:
         with self._translated():
             # The stream stays silent until something happens: no time limit.
             self._watch = http.client.HTTPConnection(self._host, self._port, timeout=self._seconds)
-            self._watch.connect()
-            self._watch.sock.settimeout(None)
-            # A machine that is cut off says no good-bye.
-            self._watch.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT):
-                self._watch.sock.setsockopt(socket.IPPROTO_TCP, option, _KEEPALIVE)
             try:
+                self._watch.connect()
+                self._watch.sock.settimeout(None)
+                # A machine that is cut off says no good-bye.
+                self._watch.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT):
+                    self._watch.sock.setsockopt(socket.IPPROTO_TCP, option, _KEEPALIVE)
                 self._watch.request("POST", "/v3/watch", json.dumps(asked), _JSON)
-                response = self._watch.getresponse()
-                while line := response.readline():
-                    if json.loads(line).get("result", {}).get("events"):
-                        return
+                # The answer has the socket for itself where its server means to close it.
+                with self._watch.getresponse() as response:
+                    while line := response.readline():
+                        if json.loads(line).get("result", {}).get("events"):
+                            return
             finally:
                 self._watch.close()
         raise Unreachable(self._where, "the watch ended")
