@@ -45,6 +45,12 @@ class Slots:
         self._slots: list[Any] = []
         self._turn = 0
 
+    def on_order(self, function: object) -> None:
+        """No notice comes here."""
+
+    def on_advice(self, function: object) -> None:
+        """Nor any advice."""
+
     def wait_connected(self, timeout: float) -> bool:
         """As of `evac.Client`; so are the others."""
         return True
