@@ -127,12 +127,22 @@ class Follower:
         """Whether all that was said is written."""
         return not self._outbox
 
-    def erase(self) -> None:
-        """Delete all keys of the job; for the last who leaves a store that stays."""
+    def erase(self, last: Callable[[State], bool]) -> None:
+        """Delete all keys of the job, if *last* says that nobody else is left; once this agent has left.
+
+        The log has one order: whose farewell stands last in it finds those of all others there. So
+        it is read to its end first, past what was read when this agent's own was written.
+        """
         try:
             keys = self._open(self.address)
             try:
-                log.erase(keys, self._position, (agent.id for agent in self.state.round.agents))
+                entries = list(log.read_on(keys, self._position))
+                with self.changed:
+                    for text in entries:
+                        self._fold(text)
+                if last(self.state):
+                    agents = (agent.id for agent in self.state.round.agents)
+                    log.erase(keys, self._position, agents)
             finally:
                 keys.close()
         except Unreachable as error:

@@ -191,8 +191,8 @@ class EvacHandler(RendezvousHandler):
             # The others still read from here.
             follower.wait(lambda s: _all_left(s, me), _LINGER_CLOSED_SECONDS)
         self._end(Leave(me))
-        if not self.serves and _all_left(follower.state, me) and not follower.state.waiting:
-            follower.erase()
+        if not self.serves:
+            follower.erase(lambda state: _all_left(state, me) and not state.waiting)
         return True
 
     # --- a round ends ----------------------------------------------------------------------
