@@ -63,6 +63,9 @@ class Rhythm:
         self._owed = False
         self._orders: set[str] = set()
         self._stepped = False
+        # Of the step that ended last: whether the optimizer has taken it.
+        self._last: int | None = None
+        self._whole = True
         self._count = 0
         self._told = (0, False)
         self._hook = optimizer.register_step_post_hook(self._took_step)
@@ -99,11 +102,14 @@ class Rhythm:
                 self._pace.steps = int(what.removeprefix(_EVERY))
             self._owed |= what != _PLAN and not what.startswith(_EVERY)
         self._owed |= self._pace.due(step, now=self._clock(), planned=planned)
-        whole, self._stepped = self._stepped or not self._accumulates(), False
+        if step != self._last:
+            # Asked again of the same step, as after a stage that was skipped, nothing has changed.
+            self._whole, self._stepped = self._stepped or not self._accumulates(), False
+            self._last = step
         if not self._owed:
             return Due(plan=plan)
         # Before the layout is planned, a stage is a collective: never on one rank's finding.
-        if planned and not whole:
+        if planned and not self._whole:
             return Due(plan=plan, unfinished=True)
         self._owed = False
         return Due(stage=True, plan=plan)

@@ -178,6 +178,17 @@ def test_in_the_middle_of_an_accumulated_step_a_stage_waits_for_its_end(
     assert rhythm.passed(3, planned=True).stage
 
 
+def test_asked_again_of_the_same_step_it_says_the_same(run: Run, rhythm: Rhythm) -> None:
+    """A stage that was skipped, for want of a slot or a daemon, is tried again by who wants it."""
+    run.train()
+    assert not rhythm.passed(1, planned=True).stage
+    run.train()
+    for _ in range(3):
+        rhythm.ask_stage()
+        due = rhythm.passed(2, planned=True)
+        assert (due.stage, due.unfinished) == (True, False)
+
+
 def test_a_step_that_a_scaler_left_out_is_no_half_step(run: Run, rhythm: Rhythm) -> None:
     """GradScaler skips the optimizer where gradients overflow; they are cleared all the same."""
     run.train()
