@@ -7,7 +7,9 @@ WORLDS = MappingProxyType({ONE: 1, DDP: 2, FSDP: 2})
 FORWARD, BACKWARD, COLLECTIVE = "forward", "backward", "collective"
 # Amid the copy into a slot; amid this process's own commit.
 STAGING, FLUSH = "staging", "flush"
-KILLS = (FORWARD, BACKWARD, COLLECTIVE, STAGING, FLUSH)
+# In the step after one that was staged with an evacd that was itself killed, and came back.
+BACK = "evacd back"
+KILLS = (FORWARD, BACKWARD, COLLECTIVE, STAGING, FLUSH, BACK)
 # One rank alone has no collective.
 CELLS = tuple(
     (state, kill) for state in WORLDS for kill in KILLS if (state, kill) != (ONE, COLLECTIVE)

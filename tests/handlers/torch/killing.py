@@ -25,6 +25,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from evac.torch import Checkpointer
 from tests.handlers.torch.cells import (
+    BACK,
     BACKWARD,
     COLLECTIVE,
     DDP,
@@ -176,6 +177,8 @@ def train(case: Case, rank: int) -> None:
         first = saver.restore() or 0
         batches = run.batches()
         for step in range(first + 1, case.steps + 1):
+            if case.killed == BACK and step == case.kept:
+                _await_evacd(case, rank)
             if case.killed and step == case.kept + 1:
                 _arm(case, rank, run)
             losses[step] = run.step(next(batches))
@@ -202,9 +205,16 @@ def _stage(saver: Checkpointer, step: int, case: Case) -> None:
             time.sleep(0.005)
 
 
+def _await_evacd(case: Case, rank: int) -> None:
+    """Between two steps, until the daemon has been killed and is there again."""
+    Path(case.folder, f"{rank}.waits").touch()
+    while not Path(case.folder, "back").exists():
+        time.sleep(0.005)
+
+
 def _arm(case: Case, rank: int, run: Training) -> None:
     """See to it that this step is not survived."""
-    if case.killed == FORWARD:
+    if case.killed in (FORWARD, BACK):
         run.core.dropout.register_forward_hook(lambda *_: die())
     elif case.killed == BACKWARD:
         run.core.dropout.register_forward_hook(_die_on_the_way_back)

@@ -6,7 +6,7 @@ is to come amid the process's own commit.
 
 import json
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -16,7 +16,7 @@ import pytest
 
 from tests.agent.daemon.nodes import Node, node_at, until
 from tests.handlers.torch import killing
-from tests.handlers.torch.cells import CELLS, DDP, FLUSH, FSDP, WORLDS
+from tests.handlers.torch.cells import BACK, CELLS, DDP, FLUSH, FSDP, WORLDS
 from tests.handlers.torch.killing import Case
 from tests.handlers.torch.ranks import process
 
@@ -45,10 +45,20 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Re
     return found
 
 
-def run(case: Case) -> list[Report]:
-    """The reports of all ranks; none where they are killed."""
+def run(case: Case, meanwhile: Callable[[], None] = lambda: None) -> list[Report]:
+    """The reports of all ranks; none where they are killed.
+
+    Args:
+        meanwhile: Done once they are started.
+    """
     Path(case.folder).mkdir(parents=True, exist_ok=True)
     ranks = [process(killing.train, case, rank) for rank in range(case.world)]
+    try:
+        meanwhile()
+    except BaseException:
+        for rank in ranks:
+            rank.kill()
+        raise
     if case.killed:
         # As a launcher does: once one is dead, all are killed.
         ended = wait([rank.sentinel for rank in ranks], LIMIT)
@@ -64,6 +74,15 @@ def run(case: Case) -> list[Report]:
         return []
     assert codes == [0] * case.world
     return [json.loads(Path(case.folder, str(rank)).read_text()) for rank in range(case.world)]
+
+
+def killed_and_back(node: Node, case: Case) -> None:
+    """It dies and comes back while all ranks are between two steps."""
+    waits = [Path(case.folder, f"{rank}.waits") for rank in range(case.world)]
+    until("all ranks wait", lambda: all(one.exists() for one in waits))
+    node.kill()
+    node.start()
+    Path(case.folder, "back").touch()
 
 
 def dead(node: Node, job: str) -> bool:
@@ -89,7 +108,7 @@ def test_resumed_it_equals_one_that_was_never_killed(
         state, WORLDS[state], f"{tmp_path}/killed", job, STEPS, killed=kill, kept=KEPT, **keeper
     )
 
-    run(case)
+    run(case, (lambda: killed_and_back(node, case)) if kill == BACK else (lambda: None))
     if kill == FLUSH:
         assert list(tmp_path.glob(f"store/*/*/step-{KEPT + 1}.*")), "killed before the commit"
         assert not list(tmp_path.glob(f"store/*/*/step-{KEPT + 1}.*/.metadata"))
