@@ -216,6 +216,8 @@ class Leaving:
         """Wait until nothing of it runs any more."""
         for gate in self._gates:
             gate.look_no_more()
+        for lines in self._lines:
+            lines.end_soon()
         while self._running:
             await wait(set(self._running))
 

@@ -59,6 +59,7 @@ class Lines:
         self._run = run
         self._tell = tell
         self._lines: dict[str, _Line] = {}
+        self._ending = False
 
     def say(self, departure: Departure) -> None:
         """Announce it after all that its job was told before, or in its place."""
@@ -78,15 +79,21 @@ class Lines:
         if begin:
             self._run(lambda: self._work(job))
 
+    def end_soon(self) -> None:
+        """The daemon stops as soon as all is told: behind a word that failed no other is tried."""
+        self._ending = True
+
     async def _work(self, job: str) -> None:
         line = self._lines[job]
         try:
             while line.waiting:
-                await self._speak(line, line.waiting.pop(0))
+                told = await self._speak(line, line.waiting.pop(0))
+                while line.waiting and self._ending and not told:
+                    self._failed(line.waiting.pop(0), "nor was the one before it told")
         finally:
             del self._lines[job]
 
-    async def _speak(self, line: _Line, departure: Departure) -> None:
+    async def _speak(self, line: _Line, departure: Departure) -> bool:
         line.spoken, line.overtaken_by = departure, None
         # A group of its own, so that this one try can be ended and the line goes on.
         async with TaskGroup() as tasks:
@@ -94,13 +101,13 @@ class Lines:
         task, line.spoken, line.task = line.task, None, None
         if task.cancelled():
             self._dropped(departure, line.overtaken_by)
-            return
+            return True
         wrong = task.result()
-        data = _facts(self._announcer, departure)
-        if wrong is None:
-            self._tell(departure.order, "departure.announced", data)
-        else:
-            self._tell(departure.order, "departure.failed", {**data, "reason": wrong})
+        if wrong is not None:
+            self._failed(departure, wrong)
+            return False
+        self._tell(departure.order, "departure.announced", _facts(self._announcer, departure))
+        return True
 
     async def _try(self, departure: Departure) -> str | None:
         try:
@@ -110,7 +117,9 @@ class Lines:
             return type(error).__name__
 
     def _dropped(self, departure: Departure, by: Word | None) -> None:
-        reason = f"overtaken by {by.value}" if by else "ended"
+        self._failed(departure, f"overtaken by {by.value}" if by else "ended")
+
+    def _failed(self, departure: Departure, reason: str) -> None:
         data = {**_facts(self._announcer, departure), "reason": reason}
         self._tell(departure.order, "departure.failed", data)
 

@@ -21,6 +21,7 @@ carrying it alone, with which every other slot would be worth nothing.
 """
 
 import os
+import time
 from collections.abc import Mapping
 from functools import partial
 from types import TracebackType
@@ -31,6 +32,7 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
+from evac._clock import monotonic
 from evac._memory import Mapping as Anonymous
 from evac._memory import SlotMemory
 from evac.client import Client
@@ -51,6 +53,8 @@ from evac.torch.own_slots import KEEP, share
 
 __all__ = ["EvacReader", "EvacWriter"]
 
+_PAUSE_SECONDS = 0.02
+
 
 class EvacWriter(StorageWriter):
     """Give it to `dcp.save` or to `dcp.async_save` with threads. Made on all ranks, kept for the run.
@@ -68,6 +72,7 @@ class EvacWriter(StorageWriter):
 
     Attributes:
         step: Of the next save, where ``checkpoint_id`` does not name it.
+        patience: As it was given.
 
     Raises:
         ValueError: An argument or a variable is wrong.
@@ -84,7 +89,7 @@ class EvacWriter(StorageWriter):
         patience: float = 60.0,
     ) -> None:
         self._all = Connected(job=job, store=store, priority=priority, client=client)
-        self._patience = patience
+        self.patience = patience
         self._slots = DaemonSlots(self._all.client, slots=slots)
         self._plan = Plan(self._all.world)
         self._incarnation = 0
@@ -224,18 +229,27 @@ class EvacWriter(StorageWriter):
         return claim(stores, self._all.prefix, self._all.identity, above=0)
 
     def _with_daemon(self) -> SlotMemory:
+        until = monotonic() + self.patience
+        while True:
+            self._reserve()
+            slot = self._slots.acquire()
+            if slot is not None:
+                return slot
+            if monotonic() >= until:
+                reason = self._all.client.last_refusal
+                raise GenerationError("dcp.save", f"no slot within {self.patience:g} s: {reason}")
+            # The daemon refuses at once, also what it has only to finish a flush for.
+            time.sleep(_PAUSE_SECONDS)
+
+    def _reserve(self) -> None:
         layout, tail = self._plan.layout, self._plan.tail
         reserved = (layout.name, self._slots.epoch)
-        if self._reserved != reserved:
-            self._images.clear()
-            if reason := self._slots.reserve(tail.slot_nbytes, layout, self._incarnation):
-                raise GenerationError("dcp.save", reason)
-            self._reserved = reserved
-        slot = self._all.client.acquire(self._patience)
-        if slot is None:
-            reason = self._all.client.last_refusal
-            raise GenerationError("dcp.save", f"no slot within {self._patience:g} s: {reason}")
-        return slot
+        if self._reserved == reserved:
+            return
+        self._images.clear()
+        if reason := self._slots.reserve(tail.slot_nbytes, layout, self._incarnation):
+            raise GenerationError("dcp.save", reason)
+        self._reserved = reserved
 
     def _alone(self) -> SlotMemory:
         nbytes = self._plan.tail.slot_nbytes

@@ -180,6 +180,35 @@ async def test_a_bug_over_one_word_does_not_keep_back_the_next() -> None:
     assert scene.told[0] == ("departure.failed", "leaving", "RuntimeError")
 
 
+class Dead(Mailbox):
+    """Its store never answers; it has tried for as long as it may."""
+
+    async def announce(self, departure: Departure) -> str | None:
+        await super().announce(departure)
+        return "no answer"
+
+
+@pytest.mark.parametrize(
+    ("ending", "tried"), [(False, ["leaving", "lost", "durable"]), (True, ["leaving"])]
+)
+async def test_a_daemon_that_stops_waits_for_a_dead_store_once_for_each_job(
+    ending: bool, tried: list[str]
+) -> None:
+    mailbox = Dead(shut=True)
+    async with at_rest(mailbox) as scene:
+        for word in (Word.LEAVING, Word.LOST, Word.DURABLE):
+            scene.say(word)
+        await mailbox.trying.wait()
+        if ending:
+            scene.lines.end_soon()
+        mailbox.open("alice/gpt")
+
+    assert [word.value for word in mailbox.words] == tried
+    assert [(name, word) for name, word, _ in scene.told] == [
+        ("departure.failed", word) for word in ("leaving", "lost", "durable")
+    ]
+
+
 async def test_at_the_end_of_the_daemon_nothing_is_tried_on() -> None:
     mailbox = Mailbox(shut=True)
     stop = asyncio.Event()

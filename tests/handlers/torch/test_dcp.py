@@ -1,5 +1,6 @@
 """evac's writer and reader under DCP's own save and load."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
 from evac.errors import ConfigError
 from evac.torch.dcp import EvacReader, EvacWriter
+from tests.agent.daemon.nodes import Node, node_at
 from tests.handlers.torch import ranks
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is:UserWarning")
@@ -93,6 +95,26 @@ def test_nothing_saved_is_none_and_no_place_to_save_is_an_error(
         save(state(1.0), checkpoint_id="step-1", storage_writer=EvacWriter("run"))
     with pytest.raises(ConfigError, match="a name that ends in the step"):
         save(state(1.0), checkpoint_id="latest", storage_writer=writer)
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
+    for node in node_at(tmp_path / "node"):
+        node.start()
+        monkeypatch.setenv("EVAC_SOCKET", str(node.socket))
+        yield node
+
+
+def test_a_save_waits_until_the_only_slot_may_be_written_again(node: Node) -> None:
+    with EvacWriter("run", slots=1, patience=0.0) as hasty:
+        save(state(1.0), checkpoint_id="step-1", storage_writer=hasty)
+        with pytest.raises(CheckpointException, match="step 1 is the newest"):
+            save(state(2.0), checkpoint_id="step-2", storage_writer=hasty)
+
+        hasty.patience = 60.0
+        node.drain(600.0)
+        save(state(2.0), checkpoint_id="step-2", storage_writer=hasty)
+        node.event("commit.finished", generation={"incarnation": 1, "step": 2}, durable=True)
 
 
 def save_beside_training(rank: int, store: str) -> None:
