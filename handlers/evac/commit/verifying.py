@@ -12,7 +12,7 @@ from evac.commit.judge import State
 from evac.commit.reading import load
 from evac.errors import StoreError
 from evac.generation import METADATA, Generation, manifest_name
-from evac.manifest import CHUNK, FULL, File
+from evac.manifest import CHUNK, FULL, File, Manifest
 from evac.store import Store
 from evac.store.threads import in_thread
 
@@ -78,10 +78,21 @@ async def verify(
                 tasks.create_task(check(file))
     if METADATA in loaded.files and loaded.manifests:
         one = next(iter(loaded.manifests.values()))
-        there = await store.get(f"{folder}/{METADATA}") if one.metadata_nbytes else b""
-        if one.metadata_nbytes and hashlib.sha256(there).hexdigest() != one.metadata_sha256:
-            problems.append(Problem(f"{folder}/{METADATA}", "SHA-256 does not match"))
+        reason = await _check_metadata(store, f"{folder}/{METADATA}", one)
+        if reason:
+            problems.append(Problem(f"{folder}/{METADATA}", reason))
     return tuple(sorted(problems, key=lambda problem: problem.key))
+
+
+async def _check_metadata(store: Store, key: str, manifest: Manifest) -> str:
+    if not manifest.metadata_nbytes:
+        return ""
+    try:
+        there = await store.get(key)
+    except StoreError as error:  # thinned out since it was listed, say
+        return error.reason
+    matches = hashlib.sha256(there).hexdigest() == manifest.metadata_sha256
+    return "" if matches else "SHA-256 does not match"
 
 
 def _sums(data: memoryview, _: Event) -> tuple[int, ...]:

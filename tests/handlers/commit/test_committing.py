@@ -358,6 +358,16 @@ async def test_verify_reports_what_is_gone_and_goes_on(store: Store) -> None:
     }
 
 
+async def test_verify_tells_what_goes_while_it_reads(store: Store, tmp_path: Path) -> None:
+    await commit(store, G)
+
+    def thin_out(_: int) -> None:
+        (tmp_path / "store" / FOLDER / METADATA).unlink(missing_ok=True)
+
+    [problem] = await verify(store, PREFIX, G, progress=thin_out)
+    assert (problem.key, problem.reason) == (f"{FOLDER}/{METADATA}", "no such object")
+
+
 async def test_verify_looks_only_at_the_ranks_it_was_asked_for(store: Store) -> None:
     await commit(store, G)
     await store.put(f"{FOLDER}/__0_0.distcp", memoryview(body_of(7)))
