@@ -37,6 +37,7 @@ class Rule:
 
     Attributes:
         answer: Status and body, or a fate.
+        bearing: Only those with this in their head.
         after: So many of them pass before.
         first_tries: Strike no request that was struck before: whoever asks again is served.
         met: Called in the proxy's thread before it strikes.
@@ -45,15 +46,18 @@ class Rule:
     answer: tuple[int, bytes] | Fate
     method: str = ""
     within: str = ""
+    bearing: str = ""
     times: int = -1
     after: int = 0
     first_tries: bool = False
     met: Callable[[], None] | None = None
     struck: set[str] = field(default_factory=set)
 
-    def strikes(self, method: str, path: str, nbytes: int) -> bool:
+    def strikes(self, method: str, path: str, nbytes: int, head: str) -> bool:
         """Whether this request is one to strike; counts it."""
         if not self.times or self.method not in ("", method) or self.within not in path:
+            return False
+        if self.bearing not in head:
             return False
         if self.first_tries:
             # A put that begins anew has names of its own for its parts.
@@ -155,8 +159,9 @@ class Proxy:
                 client.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
             elif name != "connection":
                 kept.append(line)
-        rule = self._rule(method, path, length)
-        self.seen.append(Request(method, path, head.decode("latin-1")))
+        said = head.decode("latin-1")
+        rule = self._rule(method, path, length, said)
+        self.seen.append(Request(method, path, said))
         fate = rule.answer if rule else None
         if rule is not None and rule.met is not None:
             rule.met()
@@ -224,9 +229,10 @@ class Proxy:
         while left > 0 and (got := client.recv(min(_CHUNK, left))):
             left -= len(got)
 
-    def _rule(self, method: str, path: str, nbytes: int) -> Rule | None:
+    def _rule(self, method: str, path: str, nbytes: int, head: str) -> Rule | None:
         with self._lock:
-            return next((one for one in self.rules if one.strikes(method, path, nbytes)), None)
+            struck = (one for one in self.rules if one.strikes(method, path, nbytes, head))
+            return next(struck, None)
 
 
 def _reset(client: socket.socket) -> None:

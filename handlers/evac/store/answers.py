@@ -18,8 +18,8 @@ _THROTTLED = {"SlowDown", "ServerBusy", "Throttling", "TooManyRequests", "Reques
 _EXPIRED = {"ExpiredToken", "RequestExpired", "TokenRefreshRequired"}
 # Of parts that the call before has used up, whose answer was lost; a put from the start finds out.
 _PARTS_GONE = {"NoSuchUpload", "InvalidBlockList"}
-# Azure says so of a token of Entra ID that has expired; with 400 it means another thing.
-_STALE_TOKEN = {"InvalidAuthenticationInfo"}
+# Azure says so of a token of Entra ID that has expired, with 400 it means another thing; and Google of its own.
+_STALE_TOKEN = {"InvalidAuthenticationInfo", "authError"}
 _REJECTED = {
     "RequestTimeTooSkewed": "this machine's clock is wrong",
     "AuthorizationHeaderMalformed": "the bucket is in another region: say which with ?region=",

@@ -21,11 +21,11 @@ from urllib.parse import quote, urlencode
 import google.auth
 import requests
 from google.auth.credentials import AnonymousCredentials
-from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError
+from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, TransportError
 from google.auth.transport.requests import AuthorizedSession
 from requests.adapters import HTTPAdapter
 
-from evac.errors import StoreRejected, StoreUnavailable
+from evac.errors import StoreError, StoreRejected, StoreUnavailable
 from evac.store import answers
 
 GOOGLE = "https://storage.googleapis.com"
@@ -204,9 +204,7 @@ class Calls:
         try:
             answer = self._opened(key).request(method, url, timeout=self._timeout, **how)
         except GoogleAuthError as error:
-            again = getattr(error, "retryable", False)
-            kind = StoreUnavailable if again else StoreRejected
-            raise kind(key, "no access token to be had from Google") from None
+            raise of_no_token(key, error) from None
         except (requests.RequestException, OSError) as error:
             raise answers.of_silence(key, repr(error)) from None
         if answer.ok or answer.status_code in may:
@@ -237,6 +235,21 @@ class Calls:
             session.trust_env = False
             self._session = session
         return self._session
+
+
+def of_no_token(key: str, error: GoogleAuthError) -> StoreError:
+    """What it means that whoever gives out tokens gave none, or did not answer.
+
+    google-auth calls only the former worth another try; but it has lost the latter while it renewed a token in
+    mid-flush, and hides it behind another error where the machine's metadata service was asked.
+    """
+    told = "no access token to be had from Google"
+    lost = error if isinstance(error, TransportError) else error.__cause__
+    if isinstance(lost, TransportError) and len(lost.args) == 1:  # the others carry an answer
+        silence = answers.of_silence(key, repr(lost))
+        return type(silence)(key, f"{told}: {silence.reason}")
+    kind = StoreUnavailable if getattr(error, "retryable", False) else StoreRejected
+    return kind(key, told)
 
 
 def of_answer(key: str, status: int, reason: str, text: str) -> Exception:
