@@ -5,7 +5,7 @@ Nothing here survives a kill; what was committed before it does.
 
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -48,6 +48,10 @@ class _Own:
     slot: SlotMemory
     state: _Is = _Is.FREE
     header: Header | None = None
+    # Of what is staged here: by the time it is committed, the state may be laid out anew.
+    layout: Layout | None = None
+    # Reserved before the others, and of another size: it goes once it is committed.
+    old: bool = False
 
 
 class OwnSlots:
@@ -89,10 +93,14 @@ class OwnSlots:
         return ""
 
     def reserve(self, nbytes: int, layout: Layout, incarnation: int) -> str:
-        """See `Slots.reserve`. After a `rest`, what is still there is used again."""
+        """See `Slots.reserve`. What is there of that size is used again.
+
+        What was staged before is committed all the same, and with the layout that it has.
+        """
         with self._changed:
             self._resting = False
             if self._owned and self._owned[0].slot.nbytes == nbytes:
+                self._layout = layout
                 return ""
         try:
             # Shared, so that a forked data loader does not make every write copy a page.
@@ -104,7 +112,9 @@ class OwnSlots:
         for one in owned:
             one.slot.populate()
         with self._changed:
-            self._owned, self._layout = owned, layout
+            for one in self._owned:
+                one.old = True
+            self._owned, self._layout = [*owned, *_used(self._owned)], layout
         # Both live on while nobody stages here: the ranks' choices stay in step.
         if self._thread is None:
             self._choice = self._choose(incarnation)
@@ -117,12 +127,12 @@ class OwnSlots:
         with self._changed:
             free = next((one for one in self._owned if one.state is _Is.FREE), None)
             if free is None:
-                waiting = self._waiting()
+                waiting = [one for one in self._waiting() if not one.old]
                 if len(waiting) > 1 and _step(waiting[-1]) != self._choice.picked():
                     free = waiting[-1]
             if free is None:
                 return None
-            free.state, free.header = _Is.WRITING, None
+            free.state, free.header, free.layout = _Is.WRITING, None, None
             return free.slot
 
     def staged(self, slot: SlotMemory, header: Header) -> None:
@@ -159,7 +169,7 @@ class OwnSlots:
     def _put(self, slot: SlotMemory, state: _Is, header: Header | None) -> None:
         with self._changed:
             one = next(one for one in self._owned if one.slot is slot)
-            one.state, one.header = state, header
+            one.state, one.header, one.layout = state, header, self._layout
             self._changed.notify_all()
 
     def _waiting(self) -> list[_Own]:
@@ -177,7 +187,8 @@ class OwnSlots:
                 self._complaints.fail(f"commit:{type(error).__name__}", f"not kept: {error!r}")
             with self._changed:
                 self._choice.done()
-                one.state, one.header = _Is.FREE, None
+                one.state, one.header, one.layout = _Is.FREE, None, None
+                self._owned = _used(self._owned)
         self._choice.end()
         until = monotonic() + _END_SECONDS
         with self._changed:
@@ -239,10 +250,11 @@ class OwnSlots:
         for older in self._waiting():
             if _step(older) < _step(one):
                 older.state = _Is.FREE
+        self._owned = _used(self._owned)
         return one
 
     async def _commit(self, one: _Own) -> None:
-        layout, header, me = self._layout, one.header, self._identity
+        layout, header, me = one.layout, one.header, self._identity
         assert layout is not None
         assert header is not None
         await put_shares(self.prefix, [share(self._store, me, layout, header, one.slot)])
@@ -285,6 +297,11 @@ def share(store: Store, me: Identity, layout: Layout, header: Header, slot: Slot
 def _sums(data: memoryview, _: Event) -> tuple[int, ...]:
     with data:
         return chunk_sums(data)
+
+
+def _used(owned: Iterable[_Own]) -> list[_Own]:
+    """Without those that nothing more is staged in, as far as nothing is."""
+    return [one for one in owned if not (one.old and one.state is _Is.FREE)]
 
 
 def _step(one: _Own) -> int:
