@@ -121,7 +121,7 @@ class Checkpointer:
             share=stall_share,
             between=reclaim_every,
             restart=restart_seconds,
-            leads=world.rank == 0,
+            rank=world.rank,
         )
         own_generators.check(generators or {})
         given = {"scheduler": scheduler, "loader": loader, **(extra or {})}
@@ -197,7 +197,7 @@ class Checkpointer:
             self._note(n, started)
             if self._stager.remark:
                 self._complaints.warn("unchanged", f"step {n}: {self._stager.remark}")
-            if remark := self._rhythm.staged(monotonic() - started):
+            if remark := self._rhythm.staged(monotonic() - started, prepared=self._stager.prepared):
                 self._complaints.warn("consumer", remark)
             return True
         if skipped.outgrown:

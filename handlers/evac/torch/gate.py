@@ -14,12 +14,13 @@ happens once a day. So a thread of each rank listens to the store that the ranks
   been through all before, and none is past its end.
 
 Where a rank says nothing for as long as the others have patience, they agree, by
-compare-and-set, that nothing is to be done. A step that nothing is asked for costs a lock.
+compare-and-set, that nothing is to be done; whoever asked for it asks again, a few times and later
+and later. A step that nothing is asked for costs a lock.
 """
 
 import logging
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
 from contextlib import suppress
 
 from evac._clock import Monotonic, monotonic
@@ -33,6 +34,11 @@ _FIRST = "first"
 # Seconds between two looks; with very many ranks fewer, for one store answers them all.
 _LOOK_SECONDS = 0.05
 _LOOKS_PER_SECOND = 4000.0
+# A rank that was silent may be back; each time costs all the others their patience.
+_TRIES = 3
+_FIRST_PAUSE_SECONDS = 10.0
+# Looks after which a store that fails is taken for gone.
+_FAILURES = 10
 
 
 class Gate:
@@ -64,6 +70,10 @@ class Gate:
         self._at: dict[int, list[str]] = defaultdict(list)
         self._first: list[str] = []
         self._wanted: list[str] = []
+        # What this rank has asked for, by number; and what is to be asked again, from when on.
+        self._mine: dict[int, str] = {}
+        self._refused: Counter[str] = Counter()
+        self._again: list[tuple[float, str]] = []
         self._ended = threading.Event()
         self._asked = threading.Event()
         self._thread: threading.Thread | None = None
@@ -98,7 +108,10 @@ class Gate:
             if not self._at and not self._first:
                 return ()
             todo, self._first = self._first, []
-            return (*todo, *self._at.pop(step, ()))
+            # Steps may be numbered with gaps; all ranks leave out the same ones.
+            for at in sorted(at for at in self._at if at <= step):
+                todo += self._at.pop(at)
+            return tuple(todo)
 
     def close(self) -> None:
         """Listen no more."""
@@ -110,29 +123,69 @@ class Gate:
     # --- the thread ---------------------------------------------------------------------
 
     def _listen(self) -> None:
-        assert self._store is not None
-        number = 1
-        # Where the store is gone its rank is, and the world with it.
-        with suppress(RuntimeError):
-            while not self._ended.is_set():
-                self._speak(self._store)
-                if self._store.check([f"gate/what/{number}"]):
-                    what = self._store.get(f"gate/what/{number}").decode()
-                    self._arrange(self._store, number, what)
-                    number += 1
-                elif self._asked.wait(self._look):
-                    self._asked.clear()
+        number, failures = 1, 0
+        while not self._ended.is_set() and failures < _FAILURES:
+            try:
+                number += self._look_for(number)
+                failures = 0
+            except RuntimeError as error:
+                # Where the store is gone its rank is, and the world with it: at the end of a run, say.
+                failures += 1
+                log.debug("the store that the ranks met in fails: %s", error)
+                self._ended.wait(self._look)
+        if failures:
+            log.info("the store that the ranks met in is gone: nothing is arranged any more")
         self._release(_NEVER, "")
 
-    def _speak(self, store: KeyStore) -> None:
-        """Write down what this rank wants."""
+    def _look_for(self, number: int) -> int:
+        """Arrange what is asked for under *number*; how many that were.
+
+        Raises:
+            RuntimeError: The store fails.
+        """
+        assert self._store is not None
+        self._speak(self._store, number)
+        if not self._store.check([f"gate/what/{number}"]):
+            if self._asked.wait(self._look):
+                self._asked.clear()
+            return 0
+        what = self._store.get(f"gate/what/{number}").decode()
+        try:
+            said = self._arrange(self._store, number, what)
+        except RuntimeError:
+            said = _NEVER
+        mine = self._mine.pop(number, None) == what
+        self._release(said, what)
+        if said == _NEVER:
+            self._try_again(what, mine=mine)
+        else:
+            self._refused.pop(what, None)
+        return 1
+
+    def _try_again(self, what: str, *, mine: bool) -> None:
+        self._refused[what] += 1
+        again = mine and self._refused[what] <= _TRIES
+        log.info("not every rank answered: %r is not arranged%s", what, ", yet" if again else "")
+        if again:
+            pause = _FIRST_PAUSE_SECONDS * 2.0 ** self._refused[what]
+            self._again.append((self._clock() + pause, what))
+
+    def _speak(self, store: KeyStore, number: int) -> None:
+        """Write down what this rank wants, from *number* on; others may have written the same."""
+        now = self._clock()
         with self._changed:
             wanted, self._wanted = self._wanted, []
+        wanted += [what for due, what in self._again if due <= now and what not in wanted]
+        self._again = [one for one in self._again if one[0] > now]
         for what in wanted:
-            store.set(f"gate/what/{store.add('gate/last', 1)}", what)
+            # The next free number, in one go: one that was taken and never written would stop all.
+            at = number
+            while store.compare_set(f"gate/what/{at}", "", what).decode() != what:
+                at += 1
+            self._mine[at] = what
 
-    def _arrange(self, store: KeyStore, number: int, what: str) -> None:
-        """Hold this rank, agree with the others on a step, and let it go on there."""
+    def _arrange(self, store: KeyStore, number: int, what: str) -> str:
+        """Hold this rank, and agree with the others on a step."""
         with self._changed:
             # Before its first step a rank is in none; whoever is in one is ahead of it.
             step, self._held = self._step, True
@@ -153,10 +206,7 @@ class Gate:
             if self._clock() > limit:
                 # Whoever writes first is right: nobody acts on what another one gave up.
                 store.compare_set(agreed, "", _NEVER)
-        said = store.get(agreed).decode() if store.check([agreed]) else _NEVER
-        if said == _NEVER:
-            log.info("not every rank answered: %r is not arranged", what)
-        self._release(said, what)
+        return store.get(agreed).decode() if store.check([agreed]) else _NEVER
 
     def _release(self, said: str, what: str) -> None:
         with self._changed:

@@ -2,7 +2,8 @@
 
 The interval in seconds follows from what a stage costs, what a restart costs and how often the
 job is reclaimed (`evac.interval`); in steps, it is a number that all ranks must have alike.
-Rank 0's clock decides it. A new number reaches the others through the gate, and counts for all
+Rank 0's clock decides it, with the stall of whichever rank is held up longest: all wait for that one
+at their next collective. What is agreed on goes through the gate, and counts for all
 from the same step on; until the layout is planned, which is a collective, nothing that a clock
 says is asked: the tries are counted, and further and further apart.
 """
@@ -28,8 +29,10 @@ _NEAR = 1.5
 # Steps and stalls whose median counts.
 _REMEMBERED = 16
 _MOST_STEPS = 1_000_000_000
-# A try that cannot be told from a day's break says nothing of a restart.
-_MOST_RESTART_SECONDS = 24 * 3600.0
+# Who is away for longer waits for a machine, or has paused: neither takes any GPU's time.
+_MOST_RESTART_SECONDS = 3600.0
+# What the gate carries for a pace begins with this.
+PACE = "pace "
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ class History:
     def resumed(self, *, now: float) -> "History":
         """A new launch goes on at wall clock *now*."""
         away = now - self.told if self.told else 0.0
-        # Clocks of two machines: what goes backwards, or took a day, is no measurement.
+        # Clocks of two machines: what goes backwards is no measurement.
         restart = away if 0 < away < _MOST_RESTART_SECONDS else self.restart
         return replace(self, reclaims=self.reclaims + 1, restart=restart)
 
@@ -82,7 +85,7 @@ class Pace:
         share: float = 0.01,
         between: float | None = None,
         restart: float | None = None,
-        leads: bool = True,
+        rank: int = 0,
     ) -> None:
         """Decide nothing yet.
 
@@ -91,7 +94,7 @@ class Pace:
             share: Most of the time that stalls may take, a part of 1.
             between: Mean seconds between the job's reclaims; None to learn it.
             restart: Seconds that a restart takes; None to learn it.
-            leads: This rank's clock decides for all.
+            rank: The clock of the first one decides for all.
 
         Raises:
             ValueError: One of them is out of range.
@@ -101,9 +104,10 @@ class Pace:
         if not 0 < share <= 1:
             raise ValueError(f"stall_share: expected a part of 1 above 0, got {share}")
         Costs(0.0, 0.0 if restart is None else restart, 1.0 if between is None else between)
-        self.leads = leads
+        self.leads = rank == 0
         self.history = History()
         self.steps = every or 1
+        self._rank = rank
         self._fixed = every is not None
         self._share = share
         self._between = between
@@ -111,43 +115,66 @@ class Pace:
         self._calls = 0
         self._asked = self.steps
         self._last: tuple[int, float] | None = None
+        self._was_due = False
         self._took: deque[float] = deque(maxlen=_REMEMBERED)
         self._stalls: deque[float] = deque(maxlen=_REMEMBERED)
         self._began: float | None = None
+        # From the start of this process to its first step.
+        self._started = 0.0
+        # Of ranks that are held up longer than the one that decides; and what that one counts with.
+        self._slower: dict[int, float] = {}
+        self._counted = math.inf
+        self._said = 0.0
 
     def due(self, step: int, *, now: float, planned: bool) -> bool:
         """Whether *step*, which has just ended, is one to stage; the same on all ranks.
 
         Args:
+            step: Rises, by whatever the caller counts: also by more than one.
             now: Monotonic seconds.
             planned: The layout is: from now on a stage is no collective.
         """
-        self._began = now if self._began is None else self._began
-        if self._last is not None and step == self._last[0] + 1:
-            self._took.append(now - self._last[1])
-        self._last = (step, now)
+        if self._began is None:
+            self._began, self._started = now, _age_of_process()
+        before, self._last = self._last, (step, now)
+        rose = step - before[0] if before is not None else 1
+        if before is not None and rose > 0:
+            self._took.append((now - before[1]) / rose)
         self._calls += 1
-        if self._fixed or planned:
-            return step % self.steps == 0
-        return self._calls.bit_count() == 1 or self._calls % 100 == 0
+        if not (self._fixed or planned):
+            return self._calls.bit_count() == 1 or self._calls % 100 == 0
+        if rose:
+            self._was_due = step // self.steps > (step - max(rose, 1)) // self.steps
+        return self._was_due
 
-    def staged(self, stall: float, *, now: float) -> int | None:
-        """A stage kept training waiting; the number of steps to agree on, where it changed.
+    def staged(self, stall: float, *, now: float, prepared: bool = False) -> str:
+        """A stage kept training waiting; what all ranks are to agree on now, or "".
 
         Args:
             stall: Seconds.
             now: Monotonic seconds; the next step's time starts here.
+            prepared: It planned, or made room, which the next ones need not.
         """
-        self._stalls.append(stall)
         if self._last is not None:
             self._last = (self._last[0], now)
-        if self._fixed or not self.leads or not self._took:
-            return None
-        steps, asked = self._best(now), self._asked
-        if asked / _NEAR < steps < asked * _NEAR:
-            return None
-        self._asked = steps
-        return steps
+        if prepared:
+            return ""
+        self._stalls.append(stall)
+        if self._fixed or not self._took:
+            return ""
+        return self._new_number(now) if self.leads else self._news_of_stall()
+
+    def agreed(self, what: str) -> None:
+        """All ranks hear, at the same step, what one of them has answered to `staged`.
+
+        Args:
+            what: Begins with `PACE`.
+        """
+        word, first, stall = what.removeprefix(PACE).split()
+        if word == "every":
+            self.steps, self._counted = int(first), float(stall)
+        else:
+            self._slower[int(first)] = float(stall)
 
     def costs(self, now: float) -> Costs | None:
         """What is known by now; None before the first stage."""
@@ -155,11 +182,12 @@ class Pace:
             return None
         restart = self._restart
         if restart is None:
-            restart = max(self.history.restart, _age_of_process() if self.history.restart else 0.0)
+            restart = max(self.history.restart, self._started if self.history.restart else 0.0)
         between = self._between
         if between is None:
             between = self.history.between(BETWEEN_SECONDS, self._trained(now))
-        return Costs(median(self._stalls), restart, between)
+        stall = max(median(self._stalls), *self._slower.values(), 0.0)
+        return Costs(stall, restart, between)
 
     def every_seconds(self) -> float:
         """From one stage to the next; infinite before two steps in a row were seen."""
@@ -191,6 +219,23 @@ class Pace:
         """For the checkpoint: `History` as it stands."""
         trained = self.history.trained + self._trained(now)
         return vars(replace(self.history, trained=trained, told=wall))
+
+    def _new_number(self, now: float) -> str:
+        steps, asked = self._best(now), self._asked
+        if asked / _NEAR < steps < asked * _NEAR:
+            return ""
+        self._asked = steps
+        costs = self.costs(now)
+        return f"{PACE}every {steps} {costs.stall if costs else 0.0!r}"
+
+    def _news_of_stall(self) -> str:
+        """This rank is held up longer than is counted with, or no longer as long as it said."""
+        mine, said = median(self._stalls), self._said
+        known = said / _NEAR < mine < said * _NEAR
+        if known or not (mine > self._counted * _NEAR or mine < said / _NEAR):
+            return ""
+        self._said = mine
+        return f"{PACE}stall {self._rank} {mine!r}"
 
     def _trained(self, now: float) -> float:
         return now - self._began if self._began is not None else 0.0

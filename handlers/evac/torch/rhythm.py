@@ -11,12 +11,12 @@ from evac._clock import Monotonic, monotonic
 from evac.client import Client
 from evac.torch.gate import Gate
 from evac.torch.keystore import keystore
-from evac.torch.pace import Pace
+from evac.torch.pace import PACE, Pace
 from evac.torch.world import World
 
 log = logging.getLogger("evac")
 
-_STAGE, _PLAN, _EVERY = "stage", "plan", "every "
+_STAGE, _PLAN = "stage", "plan"
 # The first stages make the slots, and say little of the next ones.
 _KNOWN = 2
 # One store serves all checkpointers of a process; ranks make theirs in the same order.
@@ -98,9 +98,10 @@ class Rhythm:
             if what == _PLAN:
                 # Unplanned, all ranks plan at the next stage anyway.
                 plan = planned
-            elif what.startswith(_EVERY):
-                self._pace.steps = int(what.removeprefix(_EVERY))
-            self._owed |= what != _PLAN and not what.startswith(_EVERY)
+            elif what.startswith(PACE):
+                self._pace.agreed(what)
+            else:
+                self._owed = True
         self._owed |= self._pace.due(step, now=self._clock(), planned=planned)
         if step != self._last:
             # Asked again of the same step, as after a stage that was skipped, nothing has changed.
@@ -114,8 +115,12 @@ class Rhythm:
         self._owed = False
         return Due(stage=True, plan=plan)
 
-    def staged(self, stall: float) -> str:
-        """A stage kept training waiting for *stall* seconds; what a person should know, or ""."""
+    def staged(self, stall: float, *, prepared: bool = False) -> str:
+        """A stage kept training waiting for *stall* seconds; what a person should know, or "".
+
+        Args:
+            prepared: See `Pace.staged`.
+        """
         now = self._clock()
         self._count += 1
         # Once it can be known, and again whenever it is another one.
@@ -123,8 +128,8 @@ class Rhythm:
         if self._pace.leads and told[1] and told != self._told and (text := self._pace.told(now)):
             self._told = told
             log.info("%s", text)
-        if (steps := self._pace.staged(stall, now=now)) is not None:
-            self._ask(f"{_EVERY}{steps}")
+        if wish := self._pace.staged(stall, now=now, prepared=prepared):
+            self._ask(wish)
         return self._pace.verdict(now) if self._pace.leads else ""
 
     def close(self) -> None:

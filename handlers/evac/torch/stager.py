@@ -62,6 +62,8 @@ class Stager:
         self._freshness = freshness
         # What a person should know of the last stage.
         self.remark = ""
+        # Whether the last one planned, or was the first in its slot: the next ones take less.
+        self.prepared = False
         self._incarnation = 0
         self._layout: Layout | None = None
         self._tail: Tail | None = None
@@ -89,6 +91,7 @@ class Stager:
 
     def stage(self, slots: Slots | None, step: int) -> Skipped | None:
         """Stage *step*, or say why not. Collective only until the layout is planned."""
+        self.prepared = self._layout is None
         if self._layout is None or self._tail is None:
             if skipped := self._plan(slots, step):
                 return skipped
@@ -108,7 +111,7 @@ class Stager:
             reason = f"this rank's own state is {len(data):,} bytes where {self._block.nbytes:,} are set aside"
             return Skipped("block", reason, outgrown=True)
         self._fill(data)
-        flat = layouts.flatten(self._read(), layout.keys)
+        flat = layouts.flatten(self._read(), layout.keys, layout.own)
         tensors = read_tensors(layout, flat)
         if isinstance(tensors, str):
             return _differs(tensors)
@@ -123,6 +126,7 @@ class Stager:
             image = self._images.get(slot.number)
             if image is None or not image.holds(slot.memory):
                 image = self._images[slot.number] = Image(slot.memory, layout, behind)
+                self.prepared = True
             image.write(tensors, objects)
             names = self._state.parameter_names
             self.remark = self._freshness.staged(slot.memory, layout, names)
@@ -147,7 +151,7 @@ class Stager:
                 kind = f"unready:{reason}" if slots is not None else NOWHERE
                 return Skipped(kind, where + reason)
         try:
-            layout = layouts.plan(self._world, state)
+            layout = layouts.plan(self._world, state, self._state.own())
         except GenerationError as error:
             return Skipped(f"plan:{error}", f"no layout: {error}")
         self._incarnation = self._world.broadcast(self._incarnation)

@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from evac._memory import SlotMemory
 from evac.generation import Generation
+from evac.torch.daemon_slots import DaemonSlots
 from tests.handlers.torch import ranks, scenes
+from tests.handlers.torch.fakes import FakeClient
 from tests.handlers.torch.node import node
 from tests.handlers.torch.ranks import process
 from tests.handlers.torch.training import Run
@@ -47,3 +50,35 @@ def test_an_own_store_and_a_daemon_agree_on_the_place(
             run.train()
             again.stage(2)
             here.wait_staged(Generation(incarnation=2, step=2), 1)
+
+
+class Hanging(FakeClient):
+    """Its daemon is stopped: it is connected, and answers nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.hangs = True
+
+    def acquire(self, timeout: float = 0.25) -> SlotMemory | None:
+        if not self.hangs:
+            return super().acquire(timeout)
+        self.now += timeout
+        return None
+
+
+def test_a_daemon_that_hangs_costs_training_one_percent() -> None:
+    client = Hanging()
+    slots = DaemonSlots(client.as_client(), slots=3, clock=lambda: client.now)
+    waited = 0.0
+    for _ in range(10_000):
+        client.now += 0.01
+        before = client.now
+        assert slots.acquire() is None
+        waited += client.now - before
+    assert 0 < waited <= 0.012 * client.now
+
+    client.hangs = False
+    client.reserve(nbytes=4096, slots=1, body="b", layout="l", incarnation=1)
+    client.now += 30.0
+    assert slots.acquire() is not None

@@ -109,6 +109,71 @@ def test_where_a_rank_is_gone_nobody_acts_and_nobody_waits_for_ever(
         assert one.passed(1) == other.passed(1) == ()
 
 
+def test_steps_that_are_numbered_with_gaps_meet_what_was_arranged(store: TCPStore) -> None:
+    """As by who counts samples, or asks at every tenth step alone."""
+    with ExitStack() as stack:
+        gates = _gates(store, 2, stack)
+        done: list[list[int]] = [[], []]
+        for step in range(32, 32 * 60, 32):
+            if step == 320:
+                gates[1].ask("stage")
+            for rank, gate in enumerate(gates):
+                done[rank] += [step] * len(gate.passed(step))
+            time.sleep(0.004)
+            if done[0]:
+                break
+    assert done[0] == done[1] != []
+
+
+def test_what_was_not_arranged_is_asked_again_once_the_silent_rank_is_back(
+    store: TCPStore,
+) -> None:
+    now = 0.0
+    with ExitStack() as stack:
+        one = stack.enter_context(
+            closing(Gate(_own(store), world=2, patience=5.0, clock=lambda: now))
+        )
+        one.ask("stage")
+        _until(lambda: store.check(["gate/in/1"]))
+        now = 6.0
+        _until(lambda: store.check(["gate/at/1"]))
+        [other] = [stack.enter_context(closing(Gate(_own(store), rank=1, world=2)))]
+        now = 60.0
+        _until(lambda: store.check(["gate/at/2"]))
+        assert (one.passed(1), other.passed(1)) == (("stage",), ("stage",))
+
+
+class Failing:
+    """A store whose server is away for a while: every call fails."""
+
+    def __init__(self, store: KeyStore) -> None:
+        self._store = store
+        self.fails = 0
+
+    def __getattr__(self, name: str) -> Callable[..., object]:
+        def call(*arguments: object) -> object:
+            if self.fails:
+                self.fails -= 1
+                raise RuntimeError("Connection reset by peer")
+            done: object = getattr(self._store, name)(*arguments)
+            return done
+
+        return call
+
+
+@pytest.mark.parametrize("fails", [1, 2, 5])
+def test_a_store_that_was_away_ends_no_gate(store: TCPStore, fails: int) -> None:
+    with ExitStack() as stack:
+        failing = Failing(_own(store))
+        one = stack.enter_context(closing(Gate(failing, world=2)))  # type: ignore[arg-type] # a store in all but name
+        other = stack.enter_context(closing(Gate(_own(store), rank=1, world=2)))
+        failing.fails = fails
+        _until(lambda: not failing.fails)
+        other.ask("stage")
+        _until(lambda: store.check(["gate/at/1"]))
+        assert (one.passed(1), other.passed(1)) == (("stage",), ("stage",))
+
+
 def test_the_same_wish_of_many_ranks_is_done_once(store: TCPStore) -> None:
     """All ranks hear a notice within milliseconds of each other."""
     with ExitStack() as stack:

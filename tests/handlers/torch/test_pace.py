@@ -1,6 +1,8 @@
 """How often a job stages: what its history and its stalls say, and that all ranks agree."""
 
+import itertools
 import math
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -25,7 +27,8 @@ def _train(pace: Pace, *, steps: int, step_seconds: float, stall: float) -> list
         if pace.due(step, now=now, planned=True):
             staged.append(step)
             now += stall
-            pace.steps = pace.staged(stall, now=now) or pace.steps
+            if wish := pace.staged(stall, now=now):
+                pace.agreed(wish)
     return staged
 
 
@@ -81,6 +84,90 @@ def test_a_clock_that_jumped_is_no_measurement_of_a_restart(now: float) -> None:
 @pytest.mark.parametrize("document", [None, {}, {"foreign": 1}])
 def test_a_checkpoint_without_a_history_starts_one(document: dict[str, float] | None) -> None:
     assert History.read(document) == History()
+
+
+def test_a_pause_overnight_is_no_measurement_of_a_restart() -> None:
+    kept = History(reclaims=3, trained=7200.0, restart=60.0, told=5000.0)
+    assert kept.resumed(now=5000.0 + 8 * 3600).restart == 60.0
+
+
+def test_a_restart_is_over_at_the_first_step() -> None:
+    """However long the job has been up since."""
+    pace = Pace(between=3600.0)
+    pace.history = History(reclaims=1, restart=1e-9, told=1.0)
+    _train(pace, steps=5, step_seconds=1.0, stall=0.1)
+    found = pace.costs(200.0)
+    assert found is not None
+    time.sleep(0.02)
+    assert pace.costs(9 * 3600.0) == found
+
+
+@given(st.integers(1, 50), st.integers(1, 40), st.integers(0, 500))
+def test_steps_that_are_numbered_with_gaps_are_due_as_often(
+    stride: int, every: int, start: int
+) -> None:
+    pace = Pace(every=every)
+    numbers = range(start + stride, start + 400 * stride, stride)
+    due = [step for step in numbers if pace.due(step, now=0.0, planned=True)]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(due)]
+    # Each multiple of *every* that was passed is told of at once.
+    assert all(gap < every + stride for gap in gaps)
+    assert all(step // every > (step - stride) // every for step in due)
+
+
+def test_a_step_of_many_numbers_takes_its_part_of_the_time_each() -> None:
+    pace = Pace(between=3600.0, restart=300.0)
+    for index in range(1, 50):
+        pace.due(32 * index, now=16.0 * index, planned=True)
+    assert pace.every_seconds() == pytest.approx(0.5)
+
+
+def test_what_is_done_once_at_the_start_does_not_count_as_a_stall() -> None:
+    pace = Pace(between=3600.0, restart=300.0)
+    pace.due(1, now=1.0, planned=True)
+    pace.staged(30.0, now=31.0, prepared=True)
+    assert pace.costs(31.0) is None
+    pace.due(2, now=32.0, planned=True)
+    pace.staged(0.5, now=32.5)
+    found = pace.costs(32.5)
+    assert found is not None
+    assert found.stall == 0.5
+
+
+def test_the_rank_that_is_held_up_longest_decides() -> None:
+    """All wait for it at the next collective."""
+    paces = [Pace(between=3600.0, restart=300.0, share=0.05, rank=rank) for rank in range(3)]
+    stalls = (0.01, 0.4, 0.02)
+    now = 0.0
+    for step in range(1, 3000):
+        now += 0.5
+        due = [pace.due(step, now=now, planned=True) for pace in paces]
+        assert len(set(due)) == 1
+        if due[0]:
+            now += max(stalls)
+            wishes = [
+                pace.staged(stall, now=now) for pace, stall in zip(paces, stalls, strict=True)
+            ]
+            for wish in filter(None, wishes):
+                for pace in paces:
+                    pace.agreed(wish)
+    assert len({pace.steps for pace in paces}) == 1
+    best = bounded(Costs(0.4, 300.0, 3600.0), share=0.05) / 0.5
+    assert paces[0].steps == pytest.approx(best, rel=0.5)
+
+
+def test_who_has_said_how_long_it_is_held_up_says_it_once() -> None:
+    pace = Pace(rank=1)
+    pace.agreed("pace every 1 0.01")
+    said = []
+    for step in range(1, 100):
+        pace.due(step, now=float(step), planned=True)
+        # From the middle on as quick as the others: that is news, too.
+        said.append(pace.staged(0.5 if step < 50 else 0.01, now=float(step)))
+    wishes = [wish for wish in said if wish]
+    assert (wishes[0], wishes[-1]) == ("pace stall 1 0.5", "pace stall 1 0.01")
+    # One more where the median is between the two.
+    assert len(wishes) <= 3
 
 
 def test_until_the_layout_is_planned_no_clock_is_asked() -> None:
