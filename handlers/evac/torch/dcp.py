@@ -47,8 +47,7 @@ from evac.torch.dcp_job import Connected, names_step, step_of
 from evac.torch.dcp_plan import Plan
 from evac.torch.dcp_reader import EvacReader
 from evac.torch.identity import claim
-from evac.torch.image import Image
-from evac.torch.layout import Layout
+from evac.torch.images import Images
 from evac.torch.own_slots import KEEP, share
 
 __all__ = ["EvacReader", "EvacWriter"]
@@ -94,7 +93,7 @@ class EvacWriter(StorageWriter):
         self._plan = Plan(self._all.world)
         self._incarnation = 0
         self._reserved: tuple[str, int] | None = None
-        self._images: dict[int, tuple[Layout, Image]] = {}
+        self._images = Images()
         self._own: SlotMemory | None = None
         self._whole = True
         self.step: int | None = None
@@ -180,6 +179,7 @@ class EvacWriter(StorageWriter):
 
     def close(self) -> None:
         """Training has finished; see `Checkpointer.close`."""
+        self._images.clear()
         self._all.client.close()
 
     def __enter__(self) -> "EvacWriter":
@@ -260,11 +260,7 @@ class EvacWriter(StorageWriter):
     def _write(self, slot: SlotMemory, step: int) -> Header:
         layout, tail = self._plan.layout, self._plan.tail
         slot.begin(self._incarnation)
-        made, image = self._images.get(slot.number, (None, None))
-        if image is None or made is not layout or not image.holds(slot.memory):
-            image = Image(slot.memory, layout, tail)
-            self._images[slot.number] = (layout, image)
-        image.write(self._plan.tensors, self._plan.objects)
+        self._images.write(slot, layout, tail, self._plan.tensors, self._plan.objects)
         header = tail.header(incarnation=self._incarnation, step=step)
         slot.complete(header)
         return header
