@@ -16,12 +16,14 @@ and in the file alike.
 import dataclasses
 import hashlib
 import io
+import logging
 import pickle
 import struct
 import zipfile
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import torch
@@ -35,9 +37,11 @@ from evac.errors import GenerationError
 from evac.generation import WEIGHTS
 from evac.manifest import COPY
 from evac.segment import PAGE, BodyFile, aligned
+from evac.torch import apart
 from evac.torch.sharing import Batch, batches
-from evac.torch.state import MODEL
 from evac.torch.world import World
+
+log = logging.getLogger("evac")
 
 _Wrote: TypeAlias = list[tuple[MetadataIndex, _StorageInfo]]
 
@@ -97,6 +101,7 @@ class Layout:
         keys: All that the state held at planning; another rank may hold the bytes.
         metadata: The bytes of `.metadata`.
         weights_metadata: Those of the weights' own; b"" where the state has no model.
+        own: Under which of *keys* lies what is this rank's own and not all ranks', by its plain key.
     """
 
     name: str
@@ -108,6 +113,7 @@ class Layout:
     keys: frozenset[str]
     metadata: bytes
     weights_metadata: bytes
+    own: Mapping[str, str] = field(default_factory=dict)
 
     def items(self) -> list[dict[str, Any]]:
         """The item table, as descriptor and manifest carry it."""
@@ -118,14 +124,20 @@ class Layout:
         ]
 
 
-def flatten(state: Mapping[str, Any], keys: Set[str]) -> dict[str, Any]:
-    """*state* by DCP's flat keys, as they were at planning; what is new goes under its own.
+def flatten(
+    state: Mapping[str, Any], keys: Set[str], own: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, Any]:
+    """*state* by DCP's flat keys, as they were at planning; what is new goes under its plain one.
 
     DCP's own walk takes longer than all else that a stage does beside copying.
+
+    Args:
+        keys: See `Layout`, as *own*.
     """
     flat: dict[str, Any] = {}
 
     def walk(name: str, value: Any) -> None:
+        name = own.get(name, name)
         if name in keys:
             flat[name] = value
         elif isinstance(value, dict):
@@ -147,14 +159,17 @@ def local(value: torch.Tensor) -> torch.Tensor:
     return value.to_local() if isinstance(value, DTensor) else value
 
 
-def plan(world: World, state: Mapping[str, Any]) -> Layout:
+def plan(world: World, state: Mapping[str, Any], own: Set[tuple[str, ...]] = frozenset()) -> Layout:
     """Agree with all ranks on where everything lies. Collective; copies no state.
+
+    Args:
+        own: Beginnings of paths in *state* that are each rank's own, see `evac.torch.apart`.
 
     Raises:
         GenerationError: On all ranks alike; names the rank and the reason.
     """
     what = "layout"
-    planner = _planner(state, coordinator=world.rank == 0)
+    planner, renamed = _apart(world, state, own)
     shared = world.agree(what, lambda: (world.node, planner.create_local_plan()))
     nodes, proposals = [node for node, _ in shared], [proposal for _, proposal in shared]
     # DCP's own rules for who writes a tensor that several ranks hold.
@@ -167,7 +182,8 @@ def plan(world: World, state: Mapping[str, Any]) -> Layout:
     planner.finish_plan(plans[world.rank])
     keys = of_model(metadata)
     mine = batches(world.rank, nodes, proposals, plans, keys)
-    return place(world, mine, planner, metadata, keys=frozenset(planner.state_dict))
+    laid = place(world, mine, planner, metadata, keys=frozenset(planner.state_dict))
+    return dataclasses.replace(laid, own=renamed)
 
 
 def place(
@@ -295,10 +311,27 @@ class _Placed:
         return item
 
 
-def _planner(state: Mapping[str, Any], *, coordinator: bool = False) -> DefaultSavePlanner:
+def _apart(
+    world: World, state: Mapping[str, Any], own: Set[tuple[str, ...]]
+) -> tuple[DefaultSavePlanner, dict[str, str]]:
+    """A planner that knows what is this rank's own by other names; and those names."""
     planner = DefaultSavePlanner()
-    planner.set_up_planner(dict(state), None, coordinator)
-    return planner
+
+    def look() -> apart.Held:
+        planner.set_up_planner(dict(state), None, world.rank == 0)
+        if world.size == 1:
+            return {}  # nobody to differ from
+        return apart.held(planner.state_dict, planner.mappings, own)
+
+    renamed, differing = apart.decide(world.rank, world.agree("layout", look))
+    for key, name in renamed.items():
+        planner.state_dict[name] = planner.state_dict.pop(key)
+        del planner.mappings[key]
+        planner.mappings[name] = (apart.name(world.rank), key)
+    if differing and world.rank == 0:
+        text = "%d values differ between ranks that name them alike (%s): each rank keeps its own"
+        log.warning(text, len(differing), ", ".join(differing[:3]))
+    return planner, renamed
 
 
 def _metadata(metadata: Metadata, wrote: Sequence[_Wrote]) -> bytes:
@@ -309,7 +342,7 @@ def _metadata(metadata: Metadata, wrote: Sequence[_Wrote]) -> bytes:
 def of_model(metadata: Metadata) -> frozenset[str]:
     """The keys of weights, whichever rank holds them."""
     paths: Mapping[str, tuple[Any, ...]] = metadata.planner_data or {}
-    return frozenset(key for key, path in paths.items() if path[0] == MODEL)
+    return frozenset(key for key, path in paths.items() if apart.of_model(path))
 
 
 def _weights_metadata(metadata: Metadata, wrote: Sequence[_Wrote], keys: Set[str]) -> bytes:

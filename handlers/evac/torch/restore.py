@@ -24,7 +24,7 @@ from evac.torch.rank_state import RankObjects
 from evac.torch.reader import StoreReader, Unsound
 from evac.torch.reader_bodies import Bodies, Contents, look, opened
 from evac.torch.state import MODEL, OPTIMIZER, TrainingState
-from evac.torch.target import load_optimizer, target
+from evac.torch.target import Ranks, load_optimizer, settle, target
 from evac.torch.world import World
 
 log = logging.getLogger("evac")
@@ -124,14 +124,17 @@ class Restore:
         if not isinstance(contents, Contents):
             return contents
         started, where = monotonic(), str(candidate.generation)
+        rank, world = self._world.rank, self._world.size
+        names = frozenset().union(*self._world.agree(where, self._state.names))
+        ranks = Ranks(rank, world, candidate.world, names)
 
         def shape() -> tuple[StoreReader, dict[str, Any]]:
             reader = StoreReader(
                 partial(opened, candidate.store), where, contents, self._bodies(candidate, contents)
             )
-            tree = target(reader.metadata, self._state, where=where)
+            tree = target(reader.metadata, self._state, ranks, where=where)
             if candidate.kind == WEIGHTS:
-                return reader, {MODEL: tree[MODEL]}
+                return reader, tree
             tree.update(self._block(reader.metadata))
             return reader, tree
 
@@ -148,7 +151,7 @@ class Restore:
             raise GenerationError(where, _first_line(error)) from error
         finally:
             reader.drop()  # on every rank, whichever failed: the next generation needs as much
-        self._locally(where, lambda: self._apply(candidate, tree))
+        self._locally(where, lambda: self._apply(candidate, settle(tree, reader.metadata, rank)))
         self._tell(candidate, contents, reader, monotonic() - started)
         return ()
 

@@ -78,10 +78,26 @@ class TrainingState:
                 raise GenerationError("optimizer", reason) from error
         return found
 
+    def names(self) -> frozenset[str]:
+        """Of all that the model holds."""
+        return frozenset(self.read_model())
+
+    def own(self) -> frozenset[tuple[str, ...]]:
+        """Where in `read` lies what each rank has for itself: all of the model but its parameters."""
+        return frozenset(
+            (MODEL, name) for name in self.read_model().keys() - self._parameter_names()
+        )
+
     def parameters(self) -> Mapping[str, torch.Tensor]:
         """The model's parameters by name."""
         rename = _renaming(self.model)
         return {rename(name): one for name, one in self.model.named_parameters()}
+
+    def _parameter_names(self) -> set[str]:
+        """The parameters' names, each by all that it has."""
+        rename = _renaming(self.model)
+        every = self.model.named_parameters(remove_duplicate=False)
+        return {rename(name) for name, _ in every}
 
     def load_model(self, state: Mapping[str, Any]) -> None:
         """Put *state* (by DCP's names) in the model."""

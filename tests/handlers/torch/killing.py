@@ -1,7 +1,8 @@
 """A rank of a training run that is killed at one point of a step; importable by its process.
 
 The run has all that makes a resume hard: dropout, a loader that shuffles and has workers which
-fetch ahead, moments, a schedule, and parameters that are whole, copied or spread over ranks.
+fetch ahead, moments, a schedule, statistics that are each rank's own, and parameters that are whole,
+copied or spread over ranks.
 """
 
 import json
@@ -72,6 +73,10 @@ class Fuse(torch.Tensor):
     lit: ClassVar[bool] = False
 
     @classmethod
+    def light(cls) -> None:
+        cls.lit = True
+
+    @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if cls.lit and func is torch.Tensor.copy_:
             die()
@@ -95,13 +100,14 @@ class Model(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first = torch.nn.Linear(8, 32)
+        self.norm = torch.nn.BatchNorm1d(32)
         self.dropout = torch.nn.Dropout(0.3)
         self.register_buffer("fuse", torch.zeros(4).as_subclass(Fuse))
         self.last = torch.nn.Linear(32, 1)
         self.wide = torch.nn.Parameter(torch.randn(512, 512))
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
-        hidden = self.dropout(torch.relu(self.first(batch)))
+        hidden = self.dropout(torch.relu(self.norm(self.first(batch))))
         answer: torch.Tensor = self.last(hidden)
         return answer + self.wide.square().mean()
 
@@ -114,7 +120,7 @@ class Training:
         self.core = Model()
         self.model: torch.nn.Module = self.core
         if case.state == DDP:
-            self.model = DistributedDataParallel(self.core, forward_sync_buffers=False)
+            self.model = DistributedDataParallel(self.core)
         if case.state == FSDP:
             mesh = init_device_mesh("cpu", (case.world,))
             fully_shard(self.core.first, mesh=mesh)
@@ -223,8 +229,9 @@ def _arm(case: Case, rank: int, run: Training) -> None:
             signal.pause()  # the others wait for this one
         _watch(_hangs)
     elif case.killed == STAGING:
-        # Of ranks that share a buffer one alone stages it: it dies, and others may have staged theirs.
-        Fuse.lit = True
+        # One alone dies, and others may have staged theirs.
+        if rank == case.world - 1:
+            run.optimizer.register_step_post_hook(lambda *_: Fuse.light())
     elif case.killed == FLUSH:
         folder = Path(case.store.removeprefix("file://"))
         _watch(lambda: _half_written(folder, case.kept + 1))
