@@ -2,14 +2,15 @@
 
 No clocks of two machines are compared: silent is whose counter has not changed for so long on the
 watcher's own clock. Each watches the next ones in a ring of all, so that the work does not grow
-with their number; a watcher that was stopped itself begins to count anew.
+with their number; where one of them is silent, it may be a whole rack: then it looks at all that
+follow. A watcher that was stopped itself begins to count anew.
 """
 
 from collections.abc import Mapping
 
 from evac.rendezvous.rounds import State
 
-_WATCHED = 3
+_WATCHED, _MOST_WATCHED = 3, 256
 
 
 class Pulses:
@@ -23,10 +24,13 @@ class Pulses:
         self._number = 0
         self._last = 0.0
         self._seen: dict[str, tuple[bytes | None, float]] = {}
+        # Somebody was silent for longer than from one beat to the next: until then all are looked at.
+        self._worried_until = 0.0
 
     def anew(self) -> None:
         """The store was lost or is another: whoever is silent may have had no chance."""
         self._seen.clear()
+        self._worried_until = 0.0
         self.next = 0.0
 
     def beat(self, now: float) -> bytes:
@@ -38,12 +42,13 @@ class Pulses:
         return b"%d" % self._number
 
     def watched(self, state: State) -> list[str]:
-        """Whose pulse to look at: the next ones after this agent, round the ring."""
+        """Whose pulse to look at: the next ones after this agent, round the ring; many after a silence."""
         forming = state.forming.agents if state.forming else ()
         alive = {agent.id for agent in (*state.survivors, *state.leavers, *forming, *state.waiting)}
         ring = sorted(alive - {self._me})
         after = [one for one in ring if one > self._me]
-        return (after + [one for one in ring if one < self._me])[:_WATCHED]
+        most = _MOST_WATCHED if self._last < self._worried_until else _WATCHED
+        return (after + [one for one in ring if one < self._me])[:most]
 
     def silent(self, found: Mapping[str, bytes | None], now: float) -> list[str]:
         """Who of these has been silent for too long."""
@@ -56,4 +61,7 @@ class Pulses:
             elif now - before[1] >= self._dead_seconds:
                 gone.append(agent)
                 del self._seen[agent]
+        late = 1.5 * self._beat_seconds
+        if gone or any(now - at > late for _, at in self._seen.values()):
+            self._worried_until = now + 2 * self._dead_seconds
         return gone
