@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
-from evac.errors import ProtocolError, StoreRejected, StoreUnavailable
+from evac.errors import ProtocolError, StoreMissing, StoreRejected, StoreUnavailable
 from evac.store import peer_wire as wire
 from evac.store.peer_line import Line, Lost
 
@@ -86,6 +86,10 @@ class Links:
         link = Link(self, key, stop, pace)
         try:
             yield link
+        except StoreMissing:
+            # An answer like any other, which ends with its header.
+            link.give_back()
+            raise
         except BaseException:
             # In the middle of something, perhaps: of no more use.
             link.drop()

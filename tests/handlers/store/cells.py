@@ -13,7 +13,15 @@ from tests.matrix import Named, named
 TESTS = Path(__file__).parents[2]
 ROWS = (
     *("disk full", "EIO", "read-only", "403", "404", "429", "500", "503", "slow", "reset"),
-    *("half a body", "half an answer", "answer lost", "keys expire", "no name", "nobody there"),
+    *(
+        "half a body",
+        "half an answer",
+        "answer lost",
+        "keys expire",
+        "no name",
+        "name gone",
+        "nobody there",
+    ),
     *("wall clock wrong", "deadline now 0", "cancelled", "killed", "left behind", "zombie"),
     *(
         "stale ack",

@@ -52,6 +52,16 @@ class SmallAzure(AzureStore):
     single, part, retry = PART, PART, BRIEF
 
 
+def store_at(kind: str, endpoint: str, mark: str, *, timeout: float = 60.0) -> Store:
+    """A store below *mark* on the server there, whose parts are small."""
+    if kind == "az":
+        endpoint = f"{endpoint}/{ACCOUNT}"
+    location = Location(kind, BUCKET, mark, {"endpoint": endpoint, "timeout": str(timeout)})
+    if kind == "s3":
+        return SmallS3(location, chain=Chain())
+    return SmallGcs(location) if kind == "gs" else SmallAzure(location)
+
+
 @dataclass(frozen=True)
 class Place:
     """A server, what stands before it, and where to ask it unharmed."""
@@ -63,13 +73,7 @@ class Place:
     def store(self, mark: str, *, struck: bool = True, timeout: float = 60.0) -> Store:
         """A store below *mark*; one that is not *struck* asks the server itself."""
         endpoint = self.between.endpoint if struck else self.endpoint
-        if self.kind == "az":
-            endpoint = f"{endpoint}/{ACCOUNT}"
-        options = {"endpoint": endpoint, "timeout": str(timeout)}
-        location = Location(self.kind, BUCKET, mark, options)
-        if self.kind == "s3":
-            return SmallS3(location, chain=Chain())
-        return SmallGcs(location) if self.kind == "gs" else SmallAzure(location)
+        return store_at(self.kind, endpoint, mark, timeout=timeout)
 
     def requests(self, mark: str) -> int:
         """How many have come by for what lies below *mark*."""

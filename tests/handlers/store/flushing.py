@@ -20,10 +20,10 @@ async def flush(store: Store, *, body: bytes = BODY) -> None:
     assert await finish(store, PREFIX, GENERATION, METADATA_BYTES)
 
 
-async def attempt(store: Store) -> StoreError | None:
+async def attempt(store: Store, *, body: bytes = BODY) -> StoreError | None:
     """What a flush ends with."""
     try:
-        await flush(store)
+        await flush(store, body=body)
     except StoreError as error:
         return error
     return None
