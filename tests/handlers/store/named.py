@@ -64,7 +64,8 @@ def until_closed(port: int, *, noticed: bool) -> None:
         there = [
             one.status
             for one in psutil.Process().net_connections("tcp")
-            if one.raddr and one.raddr.port == port
+            if len(one.raddr)
+            and one.raddr.port == port  # nobody is at the other end of what listens
         ]
         if not there or (not noticed and {*there} <= {psutil.CONN_CLOSE_WAIT}):
             return

@@ -56,10 +56,12 @@ class Flushing:
     def calls(self) -> int:
         """How many a flush makes."""
         seen = list[int]()
-        assert (
-            self.flush(fresh(), NBYTES[self.kind], lambda number: seen.append(number) or "go")
-            is None
-        )
+
+        def go(number: int) -> str:
+            seen.append(number)
+            return "go"
+
+        assert self.flush(fresh(), NBYTES[self.kind], go) is None
         return len(seen)
 
     def store(self, mark: str) -> Store:
