@@ -1,10 +1,10 @@
 """Which generation a `dcp.load` loads: all ranks agree on it, and pass over those found damaged."""
 
 import logging
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-
-from torch.distributed.checkpoint.planner import LoadPlan
 
 from evac.commit import Problem
 from evac.errors import GenerationError
@@ -12,9 +12,10 @@ from evac.generation import Generation
 from evac.manifest import FULL
 from evac.torch import blocking
 from evac.torch.candidates import Candidate, Found, find, preference
+from evac.torch.damage import Unsound, soundly
 from evac.torch.dcp_job import Connected
 from evac.torch.local_memory import HERE, LocalBodies, LocalMemory, NearestBodies, adopted, whole
-from evac.torch.reader import StoreReader, Unsound
+from evac.torch.reader import StoreReader
 from evac.torch.reader_bodies import Bodies, Contents, look, opened
 
 log = logging.getLogger("evac")
@@ -57,24 +58,21 @@ class Finding:
                 continue
             if (candidate.generation, candidate.store) in self._damaged:
                 continue
-            contents = self._look(candidate)
-            if isinstance(contents, Contents):
-                return self._opened(candidate, contents)
-            for problem in contents:
+            picked = self._try(candidate)
+            if isinstance(picked, Picked):
+                return picked
+            for problem in picked:
                 log.warning("%s: %s", problem.key, problem.reason)
         if found or self._trouble:
             why = self._trouble or "every generation is damaged, or of another step"
             raise GenerationError(self._all.prefix, f"nothing usable, and {why}")
         return None
 
-    def checked(self, picked: Picked, plan: LoadPlan) -> LoadPlan:
-        """Read what *plan* needs. No collective.
-
-        Raises:
-            Unsound: See `StoreReader`; the generation is passed over from then on.
-        """
+    @contextmanager
+    def noting(self, picked: Picked) -> Generator[None, None, None]:
+        """What is found damaged in here is passed over from then on. No collective."""
         try:
-            return picked.reader.prepare_local_plan(plan)
+            yield
         except Unsound:
             self._damaged.add((picked.generation, picked.store))
             raise
@@ -105,11 +103,29 @@ class Finding:
             mine = self._memory.look(generation)
             failed = world.gather(() if isinstance(mine, Contents) else mine)
             return next(filter(None, failed), mine)
-        where = (candidate.store, self._all.prefix, generation, candidate.kind)
-        told: tuple[Contents | tuple[Problem, ...]] | None = None
-        if world.rank == 0:
-            told = (look(*where),)
-        return world.broadcast(told)[0]
+        prefix, kept = self._all.prefix, list[Contents]()
+
+        def act() -> tuple[Problem, ...]:
+            if world.rank != 0:
+                return ()
+            found = look(candidate.store, prefix, generation, candidate.kind)
+            if not isinstance(found, Contents):
+                return found
+            kept.append(found)
+            return ()
+
+        # Whatever looking raises is raised on all ranks.
+        return world.agree(prefix, act)[0] or world.broadcast(kept[0] if kept else None)
+
+    def _try(self, candidate: Candidate) -> Picked | tuple[Problem, ...]:
+        contents = self._look(candidate)
+        if not isinstance(contents, Contents):
+            return contents
+        where = str(candidate.generation)
+        try:
+            return soundly(self._all.world, where, lambda: self._opened(candidate, contents))
+        except Unsound as error:
+            return error.problems
 
     def _opened(self, candidate: Candidate, contents: Contents) -> Picked:
         local = self._memory.bodies(candidate.generation)

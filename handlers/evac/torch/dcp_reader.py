@@ -91,17 +91,23 @@ class EvacReader(StorageReader):
             Unsound: Some of it is not right: another load takes an older generation.
         """
         assert self._picked is not None
-        return self._finding.checked(self._picked, plan)
+        with self._finding.noting(self._picked):
+            return self._picked.reader.prepare_local_plan(plan)
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
         """As they are."""
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Hand out what was read."""
+        """Hand out what was read.
+
+        Raises:
+            Unsound: As `prepare_local_plan`, where an object turns out not to be one.
+        """
         assert self._picked is not None
         try:
-            return self._picked.reader.read_data(plan, planner)
+            with self._finding.noting(self._picked):
+                return self._picked.reader.read_data(plan, planner)
         finally:
             self._forget()
             self._wanted = None

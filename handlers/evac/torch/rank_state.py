@@ -17,7 +17,6 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from evac._clock import monotonic, wall
-from evac.errors import GenerationError
 from evac.torch import generators
 from evac.torch.generators import Registered
 from evac.torch.pace import History, Pace
@@ -117,15 +116,17 @@ def unpack(block: torch.Tensor) -> dict[str, Any]:
     """Read a block.
 
     Raises:
-        GenerationError: Not one.
+        ValueError: Not one; or whatever unpickling raises.
     """
     data = block.numpy().tobytes()
     (length,) = _LENGTH.unpack_from(data)
     if not 0 < length <= len(data) - _LENGTH.size:
-        raise GenerationError("evac.rank", f"length {length} in a block of {len(data)} bytes")
+        raise ValueError(f"length {length} in a block of {len(data)} bytes")
     stream = io.BytesIO(data[_LENGTH.size : _LENGTH.size + length])
     # A loader's state may be any Python object; these are the job's own files.
-    document: dict[str, Any] = torch.load(stream, weights_only=False, map_location="cpu")
+    document: Any = torch.load(stream, weights_only=False, map_location="cpu")
+    if not isinstance(document, dict) or "rng" not in document:
+        raise ValueError("it is no rank's state")
     return document
 
 

@@ -23,29 +23,15 @@ from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
 from evac._clock import monotonic
-from evac.commit import Problem
 from evac.errors import GenerationError
+from evac.generation import METADATA
 from evac.store import Store
+from evac.torch.damage import Unsound, sound
 from evac.torch.reader_archive import payload
 from evac.torch.reader_bodies import Bodies, Contents, Fetched, Span
 
 # An archive's own bytes around a tensor's are one to four KiB; with more it is none of ours.
 _MOST_FRAME = 64 * 1024
-
-
-class Unsound(GenerationError):
-    """What was read is not what was written. Travels between ranks.
-
-    Attributes:
-        problems: At least one.
-    """
-
-    def __init__(self, generation: str, problems: tuple[Problem, ...]) -> None:
-        super().__init__(generation, "; ".join(f"{one.key}: {one.reason}" for one in problems))
-        self.problems = problems
-
-    def __reduce__(self) -> tuple[type["Unsound"], tuple[str, tuple[Problem, ...]]]:
-        return (Unsound, (self.generation, self.problems))
 
 
 @dataclass(frozen=True)
@@ -71,6 +57,7 @@ class StoreReader(StorageReader):
         seconds: That reading and checking took.
 
     Raises:
+        Unsound: Its `.metadata` cannot be read.
         GenerationError: It is no checkpoint of torch.
     """
 
@@ -84,11 +71,13 @@ class StoreReader(StorageReader):
         if not contents.metadata:
             raise GenerationError(generation, "holds no checkpoint of torch")
         # As DCP does: these are the job's own files, and their SHA-256 is right.
-        self.metadata: Metadata = pickle.loads(contents.metadata)
+        with sound(generation, f"{contents.folder}/{METADATA}", unpickles=True):
+            self.metadata: Metadata = pickle.loads(contents.metadata)
         self.seconds = 0.0
         self._generation = generation
         self._bodies: Fetched = bodies or Bodies(store, contents)
         self._tensors: dict[MetadataIndex, _Tensor] = {}
+        self._loaded: dict[MetadataIndex, torch.Tensor] = {}
 
     @property
     def nbytes(self) -> int:
@@ -103,6 +92,7 @@ class StoreReader(StorageReader):
     def drop(self) -> None:
         """Give back the memory of all that was read; planning again would read it again."""
         self._tensors.clear()
+        self._loaded.clear()
         self._bodies.drop()
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
@@ -124,13 +114,12 @@ class StoreReader(StorageReader):
             Unsound: Some of it is not right, or cannot be read.
         """
         started = monotonic()
-        self._fetch(span for item in plan.items for span in self._spans(item))
-        strange = [
-            item
-            for item in plan.items
-            if item.type != LoadItemType.BYTE_IO and not self._locate(item.storage_index)
-        ]
-        self._fetch(self._archive(item.storage_index) for item in strange)
+        self._fetch([span for item in plan.items for span in self._spans(item)])
+        tensors = {item.storage_index for item in plan.items if item.type != LoadItemType.BYTE_IO}
+        strange = [index for index in tensors if not self._locate(index)]
+        self._fetch([self._archive(index) for index in strange])
+        for index in strange:
+            self._loaded[index] = self._load(index)
         self.seconds += monotonic() - started
         return plan
 
@@ -142,7 +131,11 @@ class StoreReader(StorageReader):
         """Hand out what `prepare_local_plan` has read."""
         for item in plan.items:
             if item.type == LoadItemType.BYTE_IO:
-                with self._view(item.storage_index) as view:
+                name = item.storage_index.fqn
+                with (
+                    self._view(item.storage_index) as view,
+                    sound(self._generation, name, unpickles=True),
+                ):
                     planner.load_bytes(item, io.BytesIO(view))
                 continue
             stored = narrow_tensor_by_index(
@@ -164,13 +157,14 @@ class StoreReader(StorageReader):
         """No: it is made for a generation, not for a path."""
         return False
 
-    def _fetch(self, spans: Iterator[Span]) -> None:
+    def _fetch(self, spans: Sequence[Span]) -> None:
         if problems := self._bodies.fetch(spans):
             raise Unsound(self._generation, problems)
 
     def _archive(self, index: MetadataIndex) -> Span:
-        info = self.metadata.storage_data[index]
-        return Span(info.relative_path, info.offset, info.length)
+        with sound(self._generation, index.fqn):
+            info = self.metadata.storage_data[index]
+            return Span(info.relative_path, info.offset, info.length)
 
     def _view(self, index: MetadataIndex) -> memoryview:
         span = self._archive(index)
@@ -179,10 +173,11 @@ class StoreReader(StorageReader):
 
     def _stored(self, index: MetadataIndex) -> tuple[torch.Size, torch.dtype]:
         """Shape and dtype of a tensor, or of the shard of one, as it was written."""
-        saved = self.metadata.state_dict_metadata[index.fqn]
-        assert isinstance(saved, TensorStorageMetadata)
-        (sizes,) = (one.sizes for one in saved.chunks if one.offsets == index.offset)
-        return sizes, saved.properties.dtype
+        with sound(self._generation, index.fqn):
+            saved = self.metadata.state_dict_metadata[index.fqn]
+            assert isinstance(saved, TensorStorageMetadata)
+            (sizes,) = (one.sizes for one in saved.chunks if one.offsets == index.offset)
+            return sizes, saved.properties.dtype
 
     def _spans(self, item: ReadItem) -> Iterator[Span]:
         """The bytes of an archive that *item* needs: of a large tensor maybe a few rows."""
@@ -206,7 +201,7 @@ class StoreReader(StorageReader):
         """Find the elements in an archive of which the frame is here; False where it is not as ours."""
         shape, dtype = self._stored(index)
         nbytes = shape.numel() * dtype.itemsize
-        with self._view(index) as view:
+        with self._view(index) as view, sound(self._generation, index.fqn):
             start = (
                 payload(view, shape, nbytes) if 0 < view.nbytes - nbytes <= _MOST_FRAME else None
             )
@@ -215,14 +210,22 @@ class StoreReader(StorageReader):
         self._tensors[index] = _Tensor(self._archive(index).offset + start, shape, dtype)
         return True
 
+    def _load(self, index: MetadataIndex) -> torch.Tensor:
+        """A tensor whose archive is whole here, and not as ours."""
+        with self._view(index) as view, sound(self._generation, index.fqn):
+            loaded: torch.Tensor = torch.load(
+                io.BytesIO(view), map_location="cpu", weights_only=True
+            )
+            found, stored = (loaded.shape, loaded.dtype), self._stored(index)
+            if found != stored:
+                was, now = (f"{tuple(shape)} {dtype}" for shape, dtype in (stored, found))
+                raise ValueError(f"is {now}, and {was} in .metadata")
+        return loaded
+
     def _tensor(self, index: MetadataIndex) -> torch.Tensor:
-        one = self._tensors.get(index)
-        if one is None:
-            with self._view(index) as view:
-                loaded: torch.Tensor = torch.load(
-                    io.BytesIO(view), map_location="cpu", weights_only=True
-                )
-            return loaded
+        if index in self._loaded:
+            return self._loaded[index]
+        one = self._tensors[index]
         if not one.shape.numel():
             return torch.empty(one.shape, dtype=one.dtype)
         memory = self._bodies.memory(self._archive(index).body)

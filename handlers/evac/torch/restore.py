@@ -2,7 +2,7 @@
 
 import logging
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,13 +15,14 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from evac._clock import monotonic
 from evac.commit import Problem
 from evac.errors import GenerationError
-from evac.generation import WEIGHTS, Generation
+from evac.generation import METADATA, WEIGHTS, Generation
 from evac.manifest import FULL
 from evac.torch import blocking, rank_state
 from evac.torch.candidates import Candidate, Found, find, preference
+from evac.torch.damage import Unsound, sound, soundly, together
 from evac.torch.local_memory import HERE, LocalBodies, LocalMemory, NearestBodies, whole
 from evac.torch.rank_state import RankObjects
-from evac.torch.reader import StoreReader, Unsound
+from evac.torch.reader import StoreReader
 from evac.torch.reader_bodies import Bodies, Contents, look, opened
 from evac.torch.state import MODEL, OPTIMIZER, TrainingState
 from evac.torch.target import Ranks, load_optimizer, settle, target
@@ -119,11 +120,19 @@ class Restore:
         return problems or self._world.broadcast(kept[0] if kept else None)
 
     def _try(self, candidate: Candidate) -> tuple[Problem, ...]:
-        """Load one generation, or nothing of it where any rank found it damaged."""
+        """Load one generation; what any rank found damaged in it."""
         contents = self._look(candidate)
         if not isinstance(contents, Contents):
             return contents
+        try:
+            self._load(candidate, contents)
+        except Unsound as error:
+            return error.problems
+        return ()
+
+    def _load(self, candidate: Candidate, contents: Contents) -> None:
         started, where = monotonic(), str(candidate.generation)
+        plan = f"{contents.folder}/{METADATA}"
         rank, world = self._world.rank, self._world.size
         names = frozenset().union(*self._world.agree(where, self._state.names))
         ranks = Ranks(rank, world, candidate.world, names)
@@ -132,13 +141,14 @@ class Restore:
             reader = StoreReader(
                 partial(opened, candidate.store), where, contents, self._bodies(candidate, contents)
             )
-            tree = target(reader.metadata, self._state, ranks, where=where)
+            with sound(where, plan):
+                tree = target(reader.metadata, self._state, ranks, where=where)
             if candidate.kind == WEIGHTS:
                 return reader, tree
             tree.update(self._block(reader.metadata))
             return reader, tree
 
-        reader, tree = self._locally(where, shape)
+        reader, tree = soundly(self._world, where, shape)
         try:
             with warnings.catch_warnings():
                 # A world of one is no accident.
@@ -147,13 +157,18 @@ class Restore:
                 load(tree, storage_reader=reader)
         except CheckpointException as error:
             if problems := _problems(error):
-                return problems
+                raise Unsound(where, problems) from error
             raise GenerationError(where, _first_line(error)) from error
         finally:
             reader.drop()  # on every rank, whichever failed: the next generation needs as much
-        self._locally(where, lambda: self._apply(candidate, settle(tree, reader.metadata, rank)))
+
+        def settled() -> tuple[dict[str, Any], dict[str, Any] | None]:
+            with sound(where, plan):
+                return settle(tree, reader.metadata, rank), self._own(tree, where)
+
+        loaded, document = soundly(self._world, where, settled)
+        self._world.agree(where, lambda: self._apply(candidate, loaded, document))
         self._tell(candidate, contents, reader, monotonic() - started)
-        return ()
 
     def _tell(
         self, candidate: Candidate, contents: Contents, reader: StoreReader, took: float
@@ -170,16 +185,6 @@ class Restore:
             return local
         return NearestBodies(local, Bodies(partial(opened, candidate.store), contents), contents)
 
-    def _locally(self, where: str, act: Any) -> Any:
-        """Do *act*, and go on only where it worked on all ranks."""
-        kept: list[Any] = []
-
-        def keep() -> None:
-            kept.append(act())
-
-        self._world.agree(where, keep)
-        return kept[0]
-
     def _block(self, metadata: Metadata) -> dict[str, torch.Tensor]:
         """Where this rank's own state goes; rank 0's, where this rank wrote none."""
         for name in (rank_state.name(self._world.rank), rank_state.name(0)):
@@ -188,7 +193,17 @@ class Restore:
                 return {name: torch.empty(saved.size, dtype=torch.uint8)}
         return {}
 
-    def _apply(self, candidate: Candidate, tree: dict[str, Any]) -> None:
+    def _own(self, tree: Mapping[str, Any], where: str) -> dict[str, Any] | None:
+        """What there is of this rank's own state, or of rank 0's in its place."""
+        for name in (rank_state.name(self._world.rank), rank_state.name(0)):
+            if name in tree:
+                with sound(where, name, unpickles=True):
+                    return rank_state.unpack(tree[name])
+        return None
+
+    def _apply(
+        self, candidate: Candidate, tree: Mapping[str, Any], document: dict[str, Any] | None
+    ) -> None:
         self._state.load_model(tree[MODEL])
         if candidate.kind == WEIGHTS:
             if self._world.rank == 0:
@@ -198,13 +213,11 @@ class Restore:
                 log.warning(text, candidate.generation)
             return
         load_optimizer(self._state, tree[OPTIMIZER], where=str(candidate.generation))
-        mine, rank = rank_state.name(self._world.rank), self._world.rank
-        own = mine in tree
-        block = tree.get(mine, tree.get(rank_state.name(0)))
-        if block is None:
+        rank = self._world.rank
+        own = rank_state.name(rank) in tree
+        if document is None:
             log.warning("%s: no schedule, loader or random numbers in it", candidate.generation)
             return
-        document = rank_state.unpack(block)
         if afresh := self._objects.load(document, own=own):
             log.warning("rank %d starts afresh with %s", rank, " and ".join(afresh))
         unused = candidate.world - self._world.size
@@ -218,12 +231,9 @@ class Restore:
 
 def _problems(error: CheckpointException) -> tuple[Problem, ...]:
     """What all ranks found damaged; nothing where damage is not all that went wrong."""
-    found: set[Problem] = set()
-    for cause, _ in error.failures.values():
-        if not isinstance(cause, Unsound):
-            return ()
-        found.update(cause.problems)
-    return tuple(sorted(found, key=lambda one: (one.key, one.reason)))
+    causes = [cause for cause, _ in error.failures.values()]
+    found = [cause.problems for cause in causes if isinstance(cause, Unsound)]
+    return together(found) if len(found) == len(causes) else ()
 
 
 def _first_line(error: CheckpointException) -> str:

@@ -21,7 +21,8 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 from torch.distributed.checkpoint.state_dict_loader import load
 
 from evac.errors import GenerationError
-from evac.torch.reader import StoreReader, Unsound
+from evac.torch.damage import Unsound
+from evac.torch.reader import StoreReader
 from evac.torch.reader_bodies import Contents, opened
 from evac.torch.state import MODEL
 

@@ -27,8 +27,9 @@ from evac.generation import METADATA, Generation, manifest_name
 from evac.manifest import CHUNK, File, Manifest
 from evac.store.local import LocalStore
 from evac.torch import Checkpointer
+from evac.torch.damage import Unsound
 from evac.torch.layout import frame
-from evac.torch.reader import StoreReader, Unsound, block
+from evac.torch.reader import StoreReader, block
 from evac.torch.reader_archive import payload
 from evac.torch.reader_bodies import PIECE_CHUNKS, Contents, Span, look, opened
 from tests.handlers.torch.training import wait_committed
