@@ -16,6 +16,7 @@ from evac.client import Client
 from evac.errors import GenerationError
 from evac.store import open_store
 from evac.torch import generators as own_generators
+from evac.torch.accumulation import Accumulation
 from evac.torch.choice import choice
 from evac.torch.complaints import Complaints
 from evac.torch.freshness import Freshness
@@ -27,7 +28,7 @@ from evac.torch.rank_state import RankObjects, Stateful
 from evac.torch.restore import Restore
 from evac.torch.rhythm import Rhythm
 from evac.torch.slots import Slots
-from evac.torch.stager import QUIET, Stager
+from evac.torch.stager import HALF, QUIET, Stager
 from evac.torch.state import TrainingState
 from evac.torch.stats import Stats, with_pace
 from evac.torch.switch import Switch
@@ -129,7 +130,9 @@ class Checkpointer:
         self._objects = RankObjects(
             scheduler, loader, dict(extra or {}), pace, dict(generators or {})
         )
-        self._rhythm = Rhythm(pace, world, optimizer, job=register.job)
+        self._accumulation = Accumulation(model, optimizer)
+        unfinished = self._accumulation.unfinished
+        self._rhythm = Rhythm(pace, world, unfinished, job=register.job)
         self._client = client or _connect(settings)
         # Where nobody listens, waiting would only hold up the start.
         self._waited = client is None and not os.path.exists(settings.socket)
@@ -140,7 +143,13 @@ class Checkpointer:
         self._above = 0
         self._freshness = Freshness(optimizer)
         self._stager = Stager(
-            world, self._state, self._objects, self._identity, self._claim, self._freshness
+            world,
+            self._state,
+            self._objects,
+            self._identity,
+            self._claim,
+            self._freshness,
+            unfinished,
         )
         self._stats = Stats()
         self._closed = False
@@ -174,14 +183,14 @@ class Checkpointer:
             self._complaints.fail(f"step:{type(error).__name__}", f"step {n}: {error!r}")
             return False
         if due.unfinished:
-            self._complaints.warn(
-                "accumulates",
-                f"step {n} is not staged before the optimizer's step: its gradients are not saved",
-            )
+            self._complaints.warn(HALF, f"step {n} is not staged: {due.unfinished}")
         return due.stage and self.stage(n)
 
     def stage(self, n: int) -> bool:
-        """Stage step *n* now; see `step`."""
+        """Stage step *n* now; see `step`.
+
+        In the middle of an accumulated step it is refused, and made up for by the next `step`.
+        """
         started = monotonic()
         try:
             self._await_daemon()
@@ -202,6 +211,8 @@ class Checkpointer:
             return True
         if skipped.outgrown:
             self._rhythm.ask_plan()
+        if skipped.kind == HALF:
+            self._rhythm.owe()
         if skipped.kind not in QUIET:
             self._complaints.warn(skipped.kind, f"step {n} is not staged: {skipped.reason}")
         self._note(n, started, skipped=skipped.reason)
@@ -282,6 +293,8 @@ class Checkpointer:
         self._closed = True
         self._rhythm.close()
         self._freshness.close()
+        self._accumulation.close()
+        self._stager.close()
         self._switch.close(patience)
         if discard:
             self._client.leave()

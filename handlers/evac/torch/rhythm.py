@@ -2,9 +2,8 @@
 
 import itertools
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
-
-import torch
 
 from evac._callbacks import RunningOrder
 from evac._clock import Monotonic, monotonic
@@ -30,26 +29,26 @@ class Due:
     Attributes:
         stage: Stage it.
         plan: Plan the layout anew first, which is a collective.
-        unfinished: It would be due, but gradients are accumulated that no checkpoint holds.
+        unfinished: It would be due, but for what is told here; "" where nothing is amiss.
     """
 
     stage: bool = False
     plan: bool = False
-    unfinished: bool = False
+    unfinished: str = ""
 
 
 class Rhythm:
     """Feed it each step's end; it says what is due.
 
     Args:
-        optimizer: Tells when a step was taken, so that none is staged in its middle.
+        unfinished: Why this moment is in the middle of a step; "" where it is not.
     """
 
     def __init__(
         self,
         pace: Pace,
         world: World,
-        optimizer: torch.optim.Optimizer,
+        unfinished: Callable[[], str],
         *,
         job: str,
         clock: Monotonic = monotonic,
@@ -57,18 +56,13 @@ class Rhythm:
         self._pace = pace
         self._world = world
         self._clock = clock
-        self._optimizer = optimizer
+        self._unfinished = unfinished
         self._name = f"evac/{job}/{next(_numbers)}"
         self._gate: Gate | None = None
         self._owed = False
         self._orders: set[str] = set()
-        self._stepped = False
-        # Of the step that ended last: whether the optimizer has taken it.
-        self._last: int | None = None
-        self._whole = True
         self._count = 0
         self._told = (0, False)
-        self._hook = optimizer.register_step_post_hook(self._took_step)
 
     def follow(self, client: Client) -> None:
         """Stage at the next step's end when this node, or any other of the job's, is to go.
@@ -103,17 +97,20 @@ class Rhythm:
             else:
                 self._owed = True
         self._owed |= self._pace.due(step, now=self._clock(), planned=planned)
-        if step != self._last:
-            # Asked again of the same step, as after a stage that was skipped, nothing has changed.
-            self._whole, self._stepped = self._stepped or not self._accumulates(), False
-            self._last = step
         if not self._owed:
             return Due(plan=plan)
         # Before the layout is planned, a stage is a collective: never on one rank's finding.
-        if planned and not self._whole:
-            return Due(plan=plan, unfinished=True)
+        if planned and (unfinished := self._unfinished()):
+            return Due(plan=plan, unfinished=unfinished)
         self._owed = False
         return Due(stage=True, plan=plan)
+
+    def owe(self) -> None:
+        """What was due could not be staged in the middle of a step: try again at the next one's end.
+
+        Before the layout is planned, all ranks are to say so alike.
+        """
+        self._owed = True
 
     def staged(self, stall: float, *, prepared: bool = False) -> str:
         """A stage kept training waiting for *stall* seconds; what a person should know, or "".
@@ -134,7 +131,6 @@ class Rhythm:
 
     def close(self) -> None:
         """Arrange nothing more."""
-        self._hook.remove()
         if self._gate is not None:
             self._gate.close()
 
@@ -162,11 +158,3 @@ class Rhythm:
         if order.id not in self._orders:
             self._orders.add(order.id)
             self.ask_stage()
-
-    def _took_step(self, *_arguments: object) -> None:
-        self._stepped = True
-
-    def _accumulates(self) -> bool:
-        """Whether there are gradients; without a step since, they are half of the next one."""
-        groups = self._optimizer.param_groups
-        return any(p.grad is not None for group in groups for p in group["params"])

@@ -9,9 +9,11 @@ import torch
 from evac.errors import GenerationError
 from evac.torch import layout as layouts
 from evac.torch import rank_state
+from evac.torch.accumulation import WAITS
 from evac.torch.freshness import Freshness
 from evac.torch.identity import Identity
-from evac.torch.image import Image, Tail, read_objects, read_tensors, tail
+from evac.torch.image import Tail, read_objects, read_tensors, tail
+from evac.torch.images import Images
 from evac.torch.layout import Layout
 from evac.torch.rank_state import RankObjects
 from evac.torch.slots import Slots
@@ -20,6 +22,8 @@ from evac.torch.world import World
 
 # Kinds that the checkpointer or the client tells of by itself.
 NOWHERE, AWAY = "nowhere", "away"
+# Gradients are accumulated; found by this rank alone only once the layout is planned.
+HALF = "half"
 QUIET = frozenset({NOWHERE, AWAY})
 
 
@@ -43,6 +47,7 @@ class Stager:
     Args:
         claim: Takes an incarnation from the slots' store; called on rank 0 alone.
         freshness: Compares the weights of each stage with those of the one before.
+        unfinished: Why this moment is in the middle of a step; "" where it is not.
     """
 
     def __init__(
@@ -53,6 +58,7 @@ class Stager:
         identity: Identity,
         claim: Callable[[Slots], int],
         freshness: Freshness,
+        unfinished: Callable[[], str],
     ) -> None:
         self._world = world
         self._state = state
@@ -60,6 +66,7 @@ class Stager:
         self._identity = identity
         self._claim = claim
         self._freshness = freshness
+        self._unfinished = unfinished
         # What a person should know of the last stage.
         self.remark = ""
         # Whether the last one planned, or was the first in its slot: the next ones take less.
@@ -70,7 +77,7 @@ class Stager:
         self._block = torch.empty(0, dtype=torch.uint8)
         self._used = 0
         self._reserved: tuple[Slots, int] | None = None
-        self._images: dict[int, Image] = {}
+        self._images = Images()
 
     @property
     def planned(self) -> bool:
@@ -83,7 +90,8 @@ class Stager:
         A collective.
         """
         block, used = self._block, self._used
-        if skipped := self._plan(slots, step):
+        # It is a shape that is planned: whose moment it is does not matter.
+        if skipped := self._plan(slots, step, lambda: ""):
             self._block, self._used = block, used
             return skipped
         self._reserved = None
@@ -93,10 +101,12 @@ class Stager:
         """Stage *step*, or say why not. Collective only until the layout is planned."""
         self.prepared = self._layout is None
         if self._layout is None or self._tail is None:
-            if skipped := self._plan(slots, step):
+            if skipped := self._plan(slots, step, self._unfinished):
                 return skipped
             assert self._layout is not None
             assert self._tail is not None
+        elif reason := self._unfinished():
+            return Skipped(HALF, reason)
         if slots is None:
             return Skipped(NOWHERE, "neither a daemon nor a store")
         if reason := slots.ready():
@@ -104,6 +114,10 @@ class Stager:
         if reason := self._reserve(slots, self._layout, self._tail):
             return Skipped(f"reserve:{reason}", reason)
         return self._write(slots, step, self._layout, self._tail)
+
+    def close(self) -> None:
+        """Nothing more is staged."""
+        self._images.clear()
 
     def _write(self, slots: Slots, step: int, layout: Layout, behind: Tail) -> Skipped | None:
         data = self._pack(step)
@@ -123,11 +137,7 @@ class Stager:
             return Skipped("full", "no slot is free: what was staged before is still under way")
         try:
             slot.begin(self._incarnation)
-            image = self._images.get(slot.number)
-            if image is None or not image.holds(slot.memory):
-                image = self._images[slot.number] = Image(slot.memory, layout, behind)
-                self.prepared = True
-            image.write(tensors, objects)
+            self.prepared |= self._images.write(slot, layout, behind, tensors, objects)
             names = self._state.parameter_names
             self.remark = self._freshness.staged(slot.memory, layout, names)
             header = behind.header(incarnation=self._incarnation, step=step)
@@ -138,10 +148,12 @@ class Stager:
         slots.staged(slot, header)
         return None
 
-    def _plan(self, slots: Slots | None, step: int) -> Skipped | None:
+    def _plan(
+        self, slots: Slots | None, step: int, unfinished: Callable[[], str]
+    ) -> Skipped | None:
         # All ranks go on, or none: who went on alone would wait for ever.
         try:
-            reason, state = self._unready(slots, step)
+            reason, state = self._unready(slots, step, unfinished)
         except Exception as error:  # noqa: BLE001 - the other ranks wait for an answer, and get this one
             reason, state = f"{type(error).__name__}: {error}", {}
         reasons = self._world.gather(reason)
@@ -149,7 +161,7 @@ class Stager:
             if reason:
                 where = f"rank {rank}: " if self._world.size > 1 else ""
                 kind = f"unready:{reason}" if slots is not None else NOWHERE
-                return Skipped(kind, where + reason)
+                return Skipped(HALF if reason == WAITS else kind, where + reason)
         try:
             layout = layouts.plan(self._world, state, self._state.own())
         except GenerationError as error:
@@ -158,11 +170,13 @@ class Stager:
         self._layout, self._tail = layout, tail(layout)
         return None
 
-    def _unready(self, slots: Slots | None, step: int) -> tuple[str, dict[str, Any]]:
+    def _unready(
+        self, slots: Slots | None, step: int, unfinished: Callable[[], str]
+    ) -> tuple[str, dict[str, Any]]:
         """Why this rank cannot plan, or the state to plan for."""
         if slots is None:
             return "neither evacd nor a store is there", {}
-        if reason := slots.ready() or self._state.unready():
+        if reason := slots.ready() or self._state.unready() or unfinished():
             return reason, {}
         data = self._pack(step)
         self._block = torch.zeros(rank_state.capacity(len(data)), dtype=torch.uint8)
