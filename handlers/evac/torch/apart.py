@@ -29,8 +29,10 @@ from evac.torch.state import MODEL, OPTIMIZER
 Held: TypeAlias = Mapping[str, Mapping[str, int | None]]
 
 _OWN = re.compile(r"evac\.rank\d+\.own")
-_CHUNK = 1 << 20
-_MASK = (1 << 63) - 1
+_CHUNK = 1 << 17
+_MASK = (1 << 64) - 1
+# Of Knuth's generator for 64 bits, MMIX.
+_ODD = 6364136223846793005
 
 
 def name(rank: int) -> str:
@@ -101,7 +103,7 @@ def decide(rank: int, everyone: Sequence[Held]) -> tuple[dict[str, str], tuple[s
     mine = everyone[rank]
     names = {
         key: f"{name(rank)}.{key}"
-        for group in apart
+        for group in sorted(apart)
         for key in mine.get(group, ())
         if first[key][0] != rank
     }
@@ -109,7 +111,7 @@ def decide(rank: int, everyone: Sequence[Held]) -> tuple[dict[str, str], tuple[s
 
 
 def fingerprint(value: Any) -> int:
-    """Equal for equal values, bit for bit; for others equal once in 2^63. On the value's device."""
+    """Equal for equal values, bit for bit; for others equal once in 2^64. On the value's device."""
     if not isinstance(value, torch.Tensor):
         return _number(pickle.dumps(value))
     what = f"{value.dtype} {tuple(value.shape)} {value.layout}".encode()
@@ -120,22 +122,18 @@ def fingerprint(value: Any) -> int:
     whole = value.detach().as_subclass(torch.Tensor).resolve_conj().resolve_neg()
     data = whole.reshape(-1).view(torch.uint8)
     words = torch.empty(min(_CHUNK, -(-data.numel() // 8)), dtype=torch.int64, device=data.device)
-    weights = _weights(words.numel(), data.device)
+    places = torch.arange(1, words.numel() + 1, device=data.device) * _ODD
     for start in range(0, data.numel(), 8 * _CHUNK):
         part = data[start : start + 8 * _CHUNK]
         words.zero_()
         words.view(torch.uint8)[: part.numel()].copy_(part)
-        # Products and sums modulo 2^64: no order of adding can change them.
-        summed = int((words * weights).sum().item())
-        total = (total * 0x9E3779B97F4A7C15 + summed) & _MASK
+        # A sum modulo 2^64 is the same in any order; what is summed has each bit spread over all.
+        words ^= places
+        for _ in range(2):
+            words *= _ODD
+            words ^= words >> 31
+        total = (total * _ODD + int(words.sum().item())) & _MASK
     return total
-
-
-def _weights(count: int, device: torch.device) -> torch.Tensor:
-    # Odd and different for each place, so that neither a swap nor a change of one bit is lost.
-    places = torch.arange(1, count + 1, dtype=torch.int64, device=device)
-    mixed = places * 0x5851F42D4C957F2D
-    return (mixed ^ (mixed >> 29)) * 0x14057B7EF767814F | 1
 
 
 def _number(data: bytes) -> int:

@@ -133,9 +133,8 @@ class Restore:
     def _load(self, candidate: Candidate, contents: Contents) -> None:
         started, where = monotonic(), str(candidate.generation)
         plan = f"{contents.folder}/{METADATA}"
-        rank, world = self._world.rank, self._world.size
         names = frozenset().union(*self._world.agree(where, self._state.names))
-        ranks = Ranks(rank, world, candidate.world, names)
+        ranks = Ranks(self._world.rank, self._world.size, candidate.world, names)
 
         def shape() -> tuple[StoreReader, dict[str, Any]]:
             reader = StoreReader(
@@ -164,10 +163,10 @@ class Restore:
 
         def settled() -> tuple[dict[str, Any], dict[str, Any] | None]:
             with sound(where, plan):
-                return settle(tree, reader.metadata, rank), self._own(tree, where)
+                return settle(tree, reader.metadata, self._state, ranks), self._own(tree, where)
 
         loaded, document = soundly(self._world, where, settled)
-        self._world.agree(where, lambda: self._apply(candidate, loaded, document))
+        self._world.agree(where, lambda: self._apply(candidate, loaded, document, ranks))
         self._tell(candidate, contents, reader, monotonic() - started)
 
     def _tell(
@@ -202,7 +201,11 @@ class Restore:
         return None
 
     def _apply(
-        self, candidate: Candidate, tree: Mapping[str, Any], document: dict[str, Any] | None
+        self,
+        candidate: Candidate,
+        tree: Mapping[str, Any],
+        document: dict[str, Any] | None,
+        ranks: Ranks,
     ) -> None:
         self._state.load_model(tree[MODEL])
         if candidate.kind == WEIGHTS:
@@ -212,7 +215,7 @@ class Restore:
                 )
                 log.warning(text, candidate.generation)
             return
-        load_optimizer(self._state, tree[OPTIMIZER], where=str(candidate.generation))
+        load_optimizer(self._state, tree[OPTIMIZER], ranks, where=str(candidate.generation))
         rank = self._world.rank
         own = rank_state.name(rank) in tree
         if document is None:

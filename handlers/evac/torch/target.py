@@ -5,6 +5,7 @@ Here it is made from what the checkpoint says it holds.
 """
 
 from collections.abc import Mapping, Sequence, Set
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,9 @@ from torch.distributed.tensor import DTensor
 from evac.errors import GenerationError
 from evac.torch import apart
 from evac.torch.state import MODEL, OPTIMIZER, TrainingState
+
+# Where hyper-parameters lie, by the names of the parameters that they are for.
+_GROUPS = (OPTIMIZER, "param_groups")
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ def target(
     where: str,
     device: torch.device | None = None,
 ) -> dict[str, Any]:
-    """What `dcp.load` shall fill: the model's own tensors, and fresh ones for the optimizer.
+    """What `dcp.load` shall fill, by flat keys: the model's own tensors, and fresh ones for the optimizer.
 
     `settle` makes of it, filled, what `TrainingState.read` gives.
 
@@ -53,48 +57,69 @@ def target(
         GenerationError: The checkpoint is of another model, or of as many ranks as are not here.
     """
     paths: Mapping[str, tuple[Any, ...]] = metadata.planner_data or {}
-    model = state.read_model()
+    model, parameters = state.read_model(), state.parameters()
     _check_names(paths, model, ranks, where)
-    parameters = state.parameters()
-    mine = apart.name(ranks.rank)
-    own = {path[1] for path in paths.values() if ranks.saved == ranks.world and path[0] == mine}
-    if ranks.saved != ranks.world:
-        _check_shared(paths, parameters, ranks, where)
-    tree: dict[str, Any] = {MODEL: {}, OPTIMIZER: {}}
-    if own:
-        tree[mine] = {}
+    mine = f"{apart.name(ranks.rank)}."
+    flat: dict[str, Any] = {}
+
+    def put(key: str, value: Any) -> None:
+        own = mine + key
+        flat[own if own in paths and ranks.saved == ranks.world else key] = value
+
+    for name, value in model.items():
+        for key, one in flatten_state_dict({MODEL: {name: value}})[0].items():
+            put(key, one)
     elsewhere = ranks.names - model.keys()
     for key, path in paths.items():
-        if path[0] != OPTIMIZER or (len(path) > 2 and path[2] in elsewhere):
-            continue
-        parameter = parameters.get(str(path[2])) if len(path) > 2 else None
-        stored = f"{mine}.{key}" if key in own else key
-        fresh = _blank(metadata.state_dict_metadata[stored], parameter, device)
-        if key in own:
-            tree[mine][key] = fresh
-        else:
-            _put(tree, path, fresh)
-    for name, value in model.items():
-        flat, places = flatten_state_dict({MODEL: {name: value}})
-        if own.isdisjoint(flat):
-            tree[MODEL][name] = value
-            continue
-        for key, one in flat.items():
-            if key in own:
-                tree[mine][key] = one
-            else:
-                _put(tree, places[key], one)
-    return tree
+        if path[0] == OPTIMIZER and not (len(path) > 2 and path[2] in elsewhere):
+            parameter = parameters.get(str(path[2])) if len(path) > 2 else None
+            put(key, _blank(metadata.state_dict_metadata[key], parameter, device))
+    if ranks.saved != ranks.world:
+        _check_shared(paths, parameters, ranks, where)
+        # Where a pipeline had more stages, its groups are put together out of all of theirs.
+        flat |= {key: 0 for key, path in paths.items() if _of_groups(paths, path)}
+    return flat
 
 
-def settle(loaded: Mapping[str, Any], metadata: Metadata, rank: int) -> dict[str, Any]:
-    """A filled `target` with this rank's own values in their places."""
+def settle(
+    loaded: Mapping[str, Any], metadata: Metadata, state: TrainingState, ranks: Ranks
+) -> dict[str, Any]:
+    """A filled `target` as a tree, with a rank's own values in their places.
+
+    Where others saved it the parameter groups are those of all of them, one after another. What is
+    no part of a target stays as it is.
+    """
     paths: Mapping[str, tuple[Any, ...]] = metadata.planner_data or {}
-    mine = apart.name(rank)
-    tree = {key: value for key, value in loaded.items() if key != mine}
-    for key, value in loaded.get(mine, {}).items():
-        _put(tree, paths[key], value)
+    tree: dict[str, Any] = {MODEL: _containers(state.read_model()), OPTIMIZER: {}}
+    theirs: dict[str, dict[str, Any]] = {}
+    for key, value in loaded.items():
+        path = paths.get(key, (key,))
+        if ranks.saved != ranks.world and _of_groups(paths, path):
+            theirs.setdefault(path[0], {})[path[1]] = value
+        else:
+            _put(tree, paths[apart.plain(path)] if apart.plain(path) else path, value)
+    groups = list(tree[OPTIMIZER].get("param_groups", ()))
+    for own in theirs.values():
+        its: dict[str, Any] = {OPTIMIZER: {"param_groups": deepcopy(groups)}}
+        for key, value in own.items():
+            _put(its, paths[key], value)
+        tree[OPTIMIZER]["param_groups"] += its[OPTIMIZER]["param_groups"]
     return tree
+
+
+def _of_groups(paths: Mapping[str, tuple[Any, ...]], path: Sequence[Any]) -> bool:
+    """Whether a rank's own parameter groups lie at *path*."""
+    key = apart.plain(path)
+    return bool(key) and paths[key][:2] == _GROUPS
+
+
+def _containers(value: Any) -> Any:
+    """The same values in dicts and lists of their own: what a module gives out may be its own."""
+    if isinstance(value, Mapping):
+        return {key: _containers(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_containers(one) for one in value]
+    return value
 
 
 def _check_names(
@@ -114,7 +139,7 @@ def _check_shared(
     where: str,
 ) -> None:
     """Statistics may be another rank's; a parameter that was another one on each may not."""
-    for path in paths.values():
+    for _, path in sorted(paths.items()):
         key = apart.plain(path)
         if key and paths[key][0] == MODEL and paths[key][1] in parameters:
             reason = (
@@ -124,19 +149,44 @@ def _check_shared(
             raise GenerationError(where, reason)
 
 
-def load_optimizer(state: TrainingState, loaded: Mapping[str, Any], *, where: str) -> None:
+def load_optimizer(
+    state: TrainingState, loaded: Mapping[str, Any], ranks: Ranks, *, where: str
+) -> None:
     """Hand the loaded state to the optimizer.
 
     Raises:
         GenerationError: Its parameter groups are others.
     """
+    elsewhere = ranks.names - state.names()
+    saved: Sequence[Mapping[str, Any]] = loaded.get("param_groups", [])
     current = state.parameter_names()
-    groups: Sequence[Mapping[str, Any]] = loaded.get("param_groups", [])
-    if [set(group["params"]) for group in groups] != [set(names) for names in current]:
+    groups = [
+        {**saved[place], "params": names}
+        if place < len(saved) and set(saved[place]["params"]) == set(names)
+        else _group(names, saved, elsewhere)
+        for place, names in enumerate(current)
+    ]
+    known = {name for group in saved for name in group["params"]}
+    if None in groups or known - elsewhere != {name for names in current for name in names}:
         raise GenerationError(where, "optimizer: the parameter groups differ")
     # Names serve as numbers: the optimizer pairs saved and current parameters by position.
-    ordered = [{**g, "params": names} for g, names in zip(groups, current, strict=True)]
-    state.optimizer.load_state_dict({"state": loaded.get("state", {}), "param_groups": ordered})
+    state.optimizer.load_state_dict({"state": loaded.get("state", {}), "param_groups": groups})
+
+
+def _group(
+    names: Sequence[str], saved: Sequence[Mapping[str, Any]], elsewhere: Set[str]
+) -> dict[str, Any] | None:
+    """What holds for all of *names*, where they were a group, or groups of one kind."""
+    mine = [one for one in saved if not set(names).isdisjoint(one["params"])]
+    settings = [{key: value for key, value in one.items() if key != "params"} for one in mine]
+    together = {name for one in mine for name in one["params"]}
+    if (
+        not mine
+        or together - elsewhere != set(names)
+        or any(one != settings[0] for one in settings)
+    ):
+        return None
+    return {**settings[0], "params": names}
 
 
 def _blank(saved: Any, parameter: torch.Tensor | None, device: torch.device | None) -> Any:
