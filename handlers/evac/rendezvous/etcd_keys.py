@@ -13,13 +13,17 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from evac.rendezvous.keys import Unreachable
+from evac.rendezvous.silence import bound
 
 
 class EtcdKeys:
-    """See `Keys`. A call takes *seconds* at most, save `wait`."""
+    """See `Keys`. A call takes *seconds* at most, save `wait`: that lasts until *dead_seconds* of silence."""
 
-    def __init__(self, host: str, port: int, prefix: str, *, seconds: float = 5.0) -> None:
+    def __init__(
+        self, host: str, port: int, prefix: str, *, seconds: float = 5.0, dead_seconds: float = 15.0
+    ) -> None:
         self._host, self._port, self._prefix, self._seconds = host, port, prefix, seconds
+        self._dead_seconds = dead_seconds
         self._where = f"{host}:{port}"
         self._line: http.client.HTTPConnection | None = None
         self._watch: http.client.HTTPConnection | None = None
@@ -72,10 +76,7 @@ class EtcdKeys:
             try:
                 self._watch.connect()
                 self._watch.sock.settimeout(None)
-                # A machine that is cut off says no good-bye.
-                self._watch.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-                for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT):
-                    self._watch.sock.setsockopt(socket.IPPROTO_TCP, option, _KEEPALIVE)
+                bound(self._watch.sock, self._dead_seconds)
                 self._watch.request("POST", "/v3/watch", json.dumps(asked), _JSON)
                 # The answer has the socket for itself where its server means to close it.
                 with self._watch.getresponse() as response:
@@ -134,8 +135,6 @@ class EtcdKeys:
             raise Unreachable(self._where, f"no etcd v3 gateway answers: {reason}") from error
 
 
-# Seconds before the first probe and between two, and how many may fail.
-_KEEPALIVE = 5
 _JSON = {"Content-Type": "application/json"}
 
 

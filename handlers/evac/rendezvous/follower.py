@@ -18,12 +18,12 @@ from threading import Condition, Thread
 from evac._clock import Monotonic, monotonic
 from evac.rendezvous import log
 from evac.rendezvous.address import Address
-from evac.rendezvous.events import Event, Gone, Leave, decode, encode
+from evac.rendezvous.events import Event, Gone, Leave, Met, decode, encode
 from evac.rendezvous.keys import Keys, Unreachable
 from evac.rendezvous.pulse import Pulses
 from evac.rendezvous.rounds import Agent, State, after
 from evac.rendezvous.snapshot import Snapshot, dump
-from evac.rendezvous.succession import farewell, forward, place, served, served_by
+from evac.rendezvous.succession import bid_farewell, forward, place, served, served_by
 
 logger = logging.getLogger("evac")
 
@@ -102,10 +102,7 @@ class Follower:
             if to_old:
                 self._old_address = None
         if old is not None:
-            # Nobody waits for it: that host may be gone already.
-            said = tuple(encode(event, mark=self.me.id) for event in events)
-            told = (self._open, old, self._old_position, said)
-            Thread(target=farewell, args=told, name="evac-rdzv-bye", daemon=True).start()
+            bid_farewell(self._open, old, self._old_position, events, mark=self.me.id)
 
     def wait(self, until: Callable[[State], bool], seconds: float) -> bool:
         """Wait at most *seconds* for a state that *until* is content with."""
@@ -295,6 +292,11 @@ class Follower:
         with self.changed:
             self._old_address = self.address if old is not None else None
             self._old_position = self._position
+            # The agent may have been quicker to see that the round is over.
+            met = [event for event in self._outbox if isinstance(event, Met)]
+            if self._old_address is not None and met:
+                bid_farewell(self._open, self.address, self._position, met, mark=self.me.id)
+                self._old_address = None
             self.address = place(self.address, successor)
             self.state, self._position = state, 0
             # Whoever writes must not write there any more.

@@ -13,6 +13,7 @@ import atexit
 import logging
 import os
 import time
+from functools import partial
 from secrets import token_hex
 from threading import Thread
 from typing import NoReturn
@@ -84,7 +85,7 @@ class EvacHandler(RendezvousHandler):
         self._follower = Follower(
             settings.address,
             self._me,
-            open_keys,
+            partial(open_keys, dead_seconds=settings.dead_seconds),
             standby=self._standby_keys if self._standby else None,
             tempo=Tempo(settings.beat_seconds, settings.dead_seconds),
         )
@@ -157,7 +158,7 @@ class EvacHandler(RendezvousHandler):
     def next_rendezvous(self) -> RendezvousInfo:
         """Join, and wait for a round that stands; ends the agent if its node leaves."""
         follower, before = self._follower, self._follower.state.round.number
-        began = monotonic()
+        began = heard = monotonic()
         remind = began + _FIRST_REMIND_SECONDS
         called: float | None = None
         while True:
@@ -174,7 +175,8 @@ class EvacHandler(RendezvousHandler):
                 called = called or now
                 if now - called >= self._settings.call_seconds and follower.idle:
                     follower.say(Call(self._me.id))
-            self._check_time(state, now - began)
+            heard = heard if follower.trouble else now
+            self._check_time(state, now - began, now - heard)
             if now >= remind:
                 remind = now + _REMIND_SECONDS
                 logger.warning("%s", self._waits_for(state))
@@ -285,7 +287,13 @@ class EvacHandler(RendezvousHandler):
             try:
                 self._reached = (
                     number,
-                    connect(host, port, seconds=CONNECT_SECONDS, read_seconds=_ASSIGN_SECONDS),
+                    connect(
+                        host,
+                        port,
+                        seconds=CONNECT_SECONDS,
+                        read_seconds=_ASSIGN_SECONDS,
+                        dead_seconds=self._settings.dead_seconds,
+                    ),
                 )
             except Unreachable as error:
                 # Either it comes, or its agent is gone and the round dissolves.
@@ -321,14 +329,14 @@ class EvacHandler(RendezvousHandler):
             raise SystemExit(0)
         raise RendezvousClosedError("the job's rendezvous is closed")
 
-    def _check_time(self, state: State, waited: float) -> None:
+    def _check_time(self, state: State, waited: float, silent: float) -> None:
+        if silent >= self._settings.join_seconds:
+            # What was heard last says nothing about the job any more.
+            raise RendezvousConnectionError(f"the rendezvous store: {self._follower.trouble}")
         if state.round.number and not state.over:
             return  # a spare waits for as long as the job runs
-        if waited < self._settings.join_seconds:
-            return
-        if self._follower.trouble:
-            raise RendezvousConnectionError(f"the rendezvous store: {self._follower.trouble}")
-        raise RendezvousTimeoutError(self._waits_for(state))
+        if waited >= self._settings.join_seconds:
+            raise RendezvousTimeoutError(self._waits_for(state))
 
     def _waits_for(self, state: State) -> str:
         if self._follower.trouble:

@@ -29,12 +29,13 @@ def serve_log(settings: Settings) -> TCPStore | None:
         return None  # another agent of this machine does
 
 
-def open_keys(address: Address) -> Keys:
-    """A connection to a job's keys.
+def open_keys(address: Address, *, dead_seconds: float) -> Keys:
+    """A connection to a job's keys, which fails once the store's machine was silent for so long.
 
     Raises:
         Unreachable: Nobody answers there; etcd is asked only at the first use.
     """
     if address.scheme == ETCD:
-        return EtcdKeys(address.host, address.port, address.prefix)
-    return TorchKeys(connect(address.host, address.port, seconds=CONNECT_SECONDS), address.prefix)
+        return EtcdKeys(address.host, address.port, address.prefix, dead_seconds=dead_seconds)
+    store = connect(address.host, address.port, seconds=CONNECT_SECONDS, dead_seconds=dead_seconds)
+    return TorchKeys(store, address.prefix)

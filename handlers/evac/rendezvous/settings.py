@@ -39,7 +39,8 @@ class Settings:
         local: Address of this machine for the others.
         node: As evacd calls this machine. [``node``, else evacd's own word, else the host name]
         boot: Kernel boot id. [``boot``, likewise]
-        join_seconds: That a round may take to form while no other runs. [``join_timeout``]
+        join_seconds: That a round may take to form while no other runs, and that whoever waits
+            for one does without the store. [``join_timeout``]
         call_seconds: That the first round waits for more than the minimum. [``last_call_timeout``]
         connect_seconds: That the store may take to answer at first. [``connect_timeout``]
         socket: evacd's, for workloads. [``EVAC_SOCKET``]

@@ -5,12 +5,13 @@ told: all who stay have read the same departure. For those who have not, `served
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from threading import Thread
 
 from evac.rendezvous import log
 from evac.rendezvous.address import Address, split_endpoint
-from evac.rendezvous.events import Depart, Event, decode
+from evac.rendezvous.events import Depart, Event, decode, encode
 from evac.rendezvous.keys import Keys, Unreachable
 from evac.rendezvous.rounds import Agent, State
 
@@ -55,10 +56,26 @@ def served_by(
     return None
 
 
-def farewell(
+def bid_farewell(
+    open_keys: Callable[[Address], Keys],
+    address: Address,
+    number: int,
+    events: Iterable[Event],
+    *,
+    mark: str,
+) -> None:
+    """Write to the log that was left, for those who leave with its host, from entry *number* on.
+
+    Nobody waits for it: that host may be gone already.
+    """
+    said = [encode(event, mark=mark) for event in events]
+    told = (open_keys, address, number, said)
+    Thread(target=_farewell, args=told, name="evac-rdzv-bye", daemon=True).start()
+
+
+def _farewell(
     open_keys: Callable[[Address], Keys], address: Address, number: int, said: Sequence[bytes]
 ) -> None:
-    """Write to the log that was left, for those who leave with its host."""
     try:
         old = open_keys(address)
         try:

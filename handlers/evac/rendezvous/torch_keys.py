@@ -12,6 +12,7 @@ from datetime import timedelta
 from torch.distributed import TCPStore  # type: ignore[attr-defined] # public, but not in __all__
 
 from evac.rendezvous.keys import Unreachable
+from evac.rendezvous.silence import bound_all
 
 # A wait has no end of its own: the store writes a warning to stderr each time one runs out.
 _FOR_EVER = timedelta(days=365)
@@ -29,8 +30,12 @@ def serve(host: str, port: int) -> TCPStore:
         return TCPStore(host, port, is_master=True, wait_for_workers=False, multi_tenant=True)
 
 
-def connect(host: str, port: int, *, seconds: float, read_seconds: float = 5.0) -> TCPStore:
+def connect(
+    host: str, port: int, *, seconds: float, read_seconds: float = 5.0, dead_seconds: float = 15.0
+) -> TCPStore:
     """A client; *seconds* bound the connection, *read_seconds* each of its reads.
+
+    Whatever it waits for, it fails once its server's machine has been silent for *dead_seconds*.
 
     Raises:
         Unreachable: Nobody answers there in time.
@@ -40,6 +45,7 @@ def connect(host: str, port: int, *, seconds: float, read_seconds: float = 5.0) 
         socket.create_connection((host, port), timeout=seconds).close()
         store = TCPStore(host, port, is_master=False, timeout=timedelta(seconds=seconds))
         store.set_timeout(timedelta(seconds=read_seconds))
+        bound_all(host, port, dead_seconds)
         return store
 
 

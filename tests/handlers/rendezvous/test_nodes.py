@@ -96,7 +96,9 @@ def test_two_depart_at_once(store: Address) -> None:
     end(nodes["b"], nodes["c"])
 
 
-def test_the_host_of_the_store_departs_and_the_store_moves() -> None:
+def test_the_host_of_the_store_departs_and_the_store_moves(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     address = local(free_port())
     nodes = start(address, "abc", host="a")
 
@@ -117,9 +119,11 @@ def test_the_host_of_the_store_departs_and_the_store_moves() -> None:
     left = [node for node in (*rest, third) if node is not host]
     until("two go on once more", work_together(left))
     end(*left)
+    # Who left was told, in the log that the others had left: it did not wait in vain.
+    assert "going on without them" not in caplog.text
 
 
-def test_the_host_and_another_depart_at_once() -> None:
+def test_the_host_and_another_depart_at_once(caplog: pytest.LogCaptureFixture) -> None:
     address = local(free_port())
     nodes = start(address, "abcd", host="a", maximum=4)
 
@@ -128,6 +132,7 @@ def test_the_host_and_another_depart_at_once() -> None:
     until("two go on", work_together([nodes["c"], nodes["d"]]))
     assert [nodes[name].join() for name in "ab"] == [0, 0]
     end(nodes["c"], nodes["d"])
+    assert "going on without them" not in caplog.text
 
 
 def test_a_notice_while_a_rendezvous_is_under_way(store: Address) -> None:
