@@ -45,9 +45,10 @@ def target(
     where: str,
     device: torch.device | None = None,
 ) -> dict[str, Any]:
-    """What `dcp.load` shall fill, by flat keys: the model's own tensors, and fresh ones for the optimizer.
+    """What `dcp.load` shall fill: the model's own tensors, and fresh ones for the optimizer.
 
-    `settle` makes of it, filled, what `TrainingState.read` gives.
+    Of two levels, since it gathers the upper one's keys: below each top all is flat. `settle` makes
+    of it, filled, what `TrainingState.read` gives.
 
     Args:
         where: The generation, for errors.
@@ -59,26 +60,30 @@ def target(
     paths: Mapping[str, tuple[Any, ...]] = metadata.planner_data or {}
     model, parameters = state.read_model(), state.parameters()
     _check_names(paths, model, ranks, where)
-    mine = f"{apart.name(ranks.rank)}."
-    flat: dict[str, Any] = {}
+    mine = apart.name(ranks.rank)
+    tree: dict[str, dict[str, Any]] = {}
 
-    def put(key: str, value: Any) -> None:
-        own = mine + key
-        flat[own if own in paths and ranks.saved == ranks.world else key] = value
+    def put(key: str, value: Any, top: str) -> None:
+        if ranks.saved == ranks.world and f"{mine}.{key}" in paths:
+            tree.setdefault(mine, {})[key] = value
+        else:
+            tree.setdefault(top, {})[key.removeprefix(f"{top}.")] = value
 
     for name, value in model.items():
         for key, one in flatten_state_dict({MODEL: {name: value}})[0].items():
-            put(key, one)
+            put(key, one, MODEL)
     elsewhere = ranks.names - model.keys()
     for key, path in paths.items():
         if path[0] == OPTIMIZER and not (len(path) > 2 and path[2] in elsewhere):
             parameter = parameters.get(str(path[2])) if len(path) > 2 else None
-            put(key, _blank(metadata.state_dict_metadata[key], parameter, device))
+            put(key, _blank(metadata.state_dict_metadata[key], parameter, device), OPTIMIZER)
     if ranks.saved != ranks.world:
         _check_shared(paths, parameters, ranks, where)
         # Where a pipeline had more stages, its groups are put together out of all of theirs.
-        flat |= {key: 0 for key, path in paths.items() if _of_groups(paths, path)}
-    return flat
+        for path in paths.values():
+            if _of_groups(paths, path):
+                tree.setdefault(path[0], {})[path[1]] = 0
+    return tree
 
 
 def settle(
@@ -91,13 +96,21 @@ def settle(
     """
     paths: Mapping[str, tuple[Any, ...]] = metadata.planner_data or {}
     tree: dict[str, Any] = {MODEL: _containers(state.read_model()), OPTIMIZER: {}}
+    mine: dict[str, Any] = {}
     theirs: dict[str, dict[str, Any]] = {}
-    for key, value in loaded.items():
-        path = paths.get(key, (key,))
-        if ranks.saved != ranks.world and _of_groups(paths, path):
-            theirs.setdefault(path[0], {})[path[1]] = value
-        else:
-            _put(tree, paths[apart.plain(path)] if apart.plain(path) else path, value)
+    for top, below in loaded.items():
+        if not isinstance(below, Mapping):
+            tree[top] = below
+            continue
+        for key, value in below.items():
+            path = paths[f"{top}.{key}"]
+            if ranks.saved != ranks.world and _of_groups(paths, path):
+                theirs.setdefault(top, {})[key] = value
+            else:
+                mine[apart.plain(path) or f"{top}.{key}"] = value
+    for key, path in paths.items():  # in the order in which they were saved
+        if key in mine:
+            _put(tree, path, mine[key])
     groups = list(tree[OPTIMIZER].get("param_groups", ()))
     for own in theirs.values():
         its: dict[str, Any] = {OPTIMIZER: {"param_groups": deepcopy(groups)}}
