@@ -58,6 +58,10 @@ _RECORD = """
 INSERT INTO event (incident, at, name, data)
 SELECT number, ?, ?, ? FROM incident WHERE id = ?
 """
+_LAST = """
+SELECT incident.id, max(event.at) FROM incident JOIN event ON event.incident = incident.number
+GROUP BY incident.number ORDER BY incident.number DESC LIMIT 64
+"""
 _CLOSE = "UPDATE incident SET ended = ? WHERE id = ?"
 _PRUNE = "DELETE FROM incident WHERE number <= (SELECT coalesce(max(number), 0) FROM incident) - ?"
 # Orders of single jobs: whoever asked for one that a daemon took along has to ask anew.
@@ -85,6 +89,8 @@ class Journal:
         self._clock = clock
         self._connection = _prepared(path, clock)
         self._seen: dict[str, float] = {}
+        # What an earlier daemon recorded last, of each incident.
+        self._left: dict[str, float] = dict(self._connection.execute(_LAST).fetchall())
         # In the order in which they ended.
         self._closed: dict[str, None] = {}
         self._queue: queue.SimpleQueue[_Write | _Settled | None] = queue.SimpleQueue()
@@ -116,9 +122,11 @@ class Journal:
         """Go on with an incident that an earlier daemon opened.
 
         Args:
-            since_seconds: How long ago its first notice was seen.
+            since_seconds: How long ago its first notice was seen. Where only the wall clock could tell, over a
+                boot, and has been set back since, it is at least as long as what is on record.
         """
-        self._seen.setdefault(incident_id, self._clock.monotonic() - since_seconds)
+        since = max(since_seconds, self._left.get(incident_id, 0.0))
+        self._seen.setdefault(incident_id, self._clock.monotonic() - since)
 
     def record(self, incident_id: str, name: str, data: Mapping[str, Any]) -> None:
         """Write one event of an incident that was opened; never blocks, never raises.

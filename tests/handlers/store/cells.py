@@ -22,7 +22,15 @@ ROWS = (
         "name gone",
         "nobody there",
     ),
-    *("wall clock wrong", "deadline now 0", "cancelled", "killed", "left behind", "zombie"),
+    *(
+        "wall clock wrong",
+        "clock steps",
+        "deadline now 0",
+        "cancelled",
+        "killed",
+        "left behind",
+        "zombie",
+    ),
     *(
         "stale ack",
         "bit flip on its way",
@@ -71,6 +79,17 @@ ELSEWHERE: Mapping[str, Mapping[str, Mapping[str, tuple[str, ...]]]] = MappingPr
             },
             "handlers/torch/test_reader.py": {
                 "bit flip in store": ("test_one_wrong_bit_anywhere_and_no_tensor_is_touched",),
+            },
+            "agent/daemon/test_clock_steps.py": {
+                "clock steps": (
+                    "test_a_step_of_the_wall_clock_in_mid_order_moves_nothing_nor_one_over_a_restart",
+                    "test_clocks_that_a_suspended_machine_left_apart_are_nobodys_deadline",
+                ),
+            },
+            "agent/report/test_journal_clock.py": {
+                "clock steps": (
+                    "test_an_incident_that_goes_on_after_a_boot_stays_in_order_whatever_the_wall_clock_says",
+                ),
             },
             "agent/daemon/test_nothing_lost.py": {
                 "bit flip in memory": (
