@@ -51,10 +51,12 @@ class Plan:
             return self._fits(plan, planner, metadata[0])
 
         if not all(self._world.agree("plan", look)):
-            of = self._world.broadcast(of_model(metadata[0]) if metadata[0] else None)
-            mine = _batches(self._world.rank, plan, of)
-            self.layout = place(self._world, mine, planner, metadata[0])
-            self.tail = tail(self.layout)
+            described = metadata[0]
+            of = self._world.led("plan", lambda: of_model(described) if described else frozenset())
+            mine = self._world.each("plan", lambda: _batches(self._world.rank, plan, of))
+            layout = place(self._world, mine, planner, described)
+            self.tail = self._world.each("plan", lambda: tail(layout))
+            self.layout = layout
             self._metadata, self._weights, self._planned = metadata[0], of, plan.items
             self._world.agree("plan", lambda: self._read(plan, planner))
 

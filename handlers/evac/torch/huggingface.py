@@ -148,23 +148,28 @@ class EvacCallback(TrainerCallback):
     def _write(self, trainer: Trainer, model: torch.nn.Module, step: int) -> Path:
         """The directory, one for each node: its ranks see the same disk, or make their own."""
         world, args = World(), trainer.args
-        made = None
-        if args.local_process_index == 0:
-            made = self._made(trainer, model, step)
-        near = [path for node, path in world.gather((world.node, made)) if node == world.node]
-        where = next((path for path in near if path is not None and path.is_dir()), None)
-        if where is None:
-            where = made = self._made(trainer, model, step)
-        self._directory = made
-        name = f"rng_state_{args.process_index}.pth" if args.world_size > 1 else "rng_state.pth"
-        torch.save(_rng(), where / name)
-        world.gather(None)
-        return where
+
+        def lead() -> tuple[str, Path | None]:
+            first = args.local_process_index == 0
+            return world.node, self._made(trainer, model, step) if first else None
+
+        def fill() -> Path:
+            near = [path for node, path in shared if node == world.node]
+            where = next((path for path in near if path is not None and path.is_dir()), None)
+            where = where or self._made(trainer, model, step)
+            name = f"rng_state_{args.process_index}.pth" if args.world_size > 1 else "rng_state.pth"
+            torch.save(_rng(), where / name)
+            return where
+
+        # A full disk under one rank is told by all: who were left to wait would wait for ever.
+        shared = world.agree("resume", lead)
+        return world.each("resume", fill)
 
     def _made(self, trainer: Trainer, model: torch.nn.Module, step: int) -> Path:
         out = Path(trainer.args.output_dir or ".")
         out.mkdir(parents=True, exist_ok=True)
         where = Path(tempfile.mkdtemp(prefix=f"evac-resume-{step}-", dir=out))
+        self._directory = where
         trainer_state = json.dumps(self._counters.restored, indent=2, sort_keys=True)
         (where / "trainer_state.json").write_text(trainer_state)
         # Not `save_pretrained`, which writes on rank 0 alone.

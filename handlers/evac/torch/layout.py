@@ -173,15 +173,13 @@ def plan(world: World, state: Mapping[str, Any], own: Set[tuple[str, ...]] = fro
     shared = world.agree(what, lambda: (world.node, planner.create_local_plan()))
     nodes, proposals = [node for node, _ in shared], [proposal for _, proposal in shared]
     # DCP's own rules for who writes a tensor that several ranks hold.
-    decided = world.agree(
-        what, lambda: planner.create_global_plan(proposals) if world.rank == 0 else None
-    )[0]
-    if decided is None:
-        raise GenerationError(what, "rank 0 made no plan")
-    plans, metadata = decided
-    planner.finish_plan(plans[world.rank])
-    keys = of_model(metadata)
-    mine = batches(world.rank, nodes, proposals, plans, keys)
+    plans, metadata = world.led(what, lambda: planner.create_global_plan(proposals))
+
+    def share() -> list[Batch]:
+        planner.finish_plan(plans[world.rank])
+        return batches(world.rank, nodes, proposals, plans, of_model(metadata))
+
+    mine = world.each(what, share)
     laid = place(world, mine, planner, metadata, keys=frozenset(planner.state_dict))
     return dataclasses.replace(laid, own=renamed)
 
@@ -210,21 +208,22 @@ def place(
         # A rank that has nothing to stage has a share all the same: it is part of the whole.
         placed.files.append(BodyFile(body, 0, PAGE))
         placed.nbytes = PAGE
-    encoded = world.broadcast(
-        (_metadata(metadata, wrote), _weights_metadata(metadata, wrote, of_model(metadata)))
-        if metadata is not None and world.rank == 0
-        else None
-    )
+
+    def encoded() -> tuple[bytes, bytes]:
+        assert metadata is not None
+        return _metadata(metadata, wrote), _weights_metadata(metadata, wrote, of_model(metadata))
+
+    whole, weights = world.led("layout", encoded)
     return Layout(
-        name=hashlib.sha256(encoded[0]).hexdigest(),
+        name=hashlib.sha256(whole).hexdigest(),
         body=body,
         files=tuple(placed.files),
         nbytes=placed.nbytes,
         tensors=tuple(placed.tensors),
         objects=tuple(placed.objects),
         keys=keys,
-        metadata=encoded[0],
-        weights_metadata=encoded[1],
+        metadata=whole,
+        weights_metadata=weights,
     )
 
 
@@ -323,11 +322,17 @@ def _apart(
             return {}  # nobody to differ from
         return apart.held(planner.state_dict, planner.mappings, own)
 
-    renamed, differing = apart.decide(world.rank, world.agree("layout", look))
-    for key, name in renamed.items():
-        planner.state_dict[name] = planner.state_dict.pop(key)
-        del planner.mappings[key]
-        planner.mappings[name] = (apart.name(world.rank), key)
+    everyone = world.agree("layout", look)
+
+    def rename() -> tuple[dict[str, str], tuple[str, ...]]:
+        renamed, differing = apart.decide(world.rank, everyone)
+        for key, name in renamed.items():
+            planner.state_dict[name] = planner.state_dict.pop(key)
+            del planner.mappings[key]
+            planner.mappings[name] = (apart.name(world.rank), key)
+        return renamed, differing
+
+    renamed, differing = world.each("layout", rename)
     if differing and world.rank == 0:
         text = "%d values differ between ranks that name them alike (%s): each rank keeps its own"
         log.warning(text, len(differing), ", ".join(differing[:3]))

@@ -163,11 +163,13 @@ class Stager:
                 kind = f"unready:{reason}" if slots is not None else NOWHERE
                 return Skipped(HALF if reason == WAITS else kind, where + reason)
         try:
-            layout = layouts.plan(self._world, state, self._state.own())
+            own = self._world.each("layout", self._state.own)
+            layout = layouts.plan(self._world, state, own)
+            behind = self._world.each("layout", lambda: tail(layout))
         except GenerationError as error:
             return Skipped(f"plan:{error}", f"no layout: {error}")
         self._incarnation = self._world.broadcast(self._incarnation)
-        self._layout, self._tail = layout, tail(layout)
+        self._layout, self._tail = layout, behind
         return None
 
     def _unready(

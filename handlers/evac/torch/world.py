@@ -5,6 +5,7 @@ ranks call it, in the same order.
 """
 
 import logging
+import pickle
 import socket
 from collections.abc import Callable
 from typing import TypeVar, cast
@@ -50,18 +51,44 @@ class World:
         """Do *act* on every rank and share what came of it.
 
         Raises:
-            GenerationError: On all ranks alike, where it failed on one of them.
+            GenerationError: On all ranks alike, where it failed on one of them, or where what came
+                of it there cannot travel.
         """
-        outcome: tuple[T | None, str]
+        kept: list[T] = []
+        outcome: tuple[bytes, str]
         try:
-            outcome = (act(), "")
+            kept.append(act())
+            # Not in the collective: whoever fails in there leaves it, and the others wait.
+            outcome = (pickle.dumps(kept[0]) if self.distributed else b"", "")
         except Exception as error:  # noqa: BLE001 - the others wait: the failure travels to them, and is raised below
-            outcome = (None, f"{type(error).__name__}: {error}")
+            outcome = (b"", f"{type(error).__name__}: {error}")
         shared = self.gather(outcome)
         for rank, (_, failure) in enumerate(shared):
             if failure:
                 raise GenerationError(what, f"rank {rank}: {failure}")
-        return [cast("T", value) for value, _ in shared]
+        return [pickle.loads(data) for data, _ in shared] if self.distributed else kept
+
+    def each(self, what: str, act: Callable[[], T]) -> T:
+        """Do *act* on every rank; what came of it on this one.
+
+        Raises:
+            GenerationError: On all ranks alike, where it failed on one of them.
+        """
+        kept: list[T] = []
+        self.agree(what, lambda: kept.append(act()))
+        return kept[0]
+
+    def led(self, what: str, act: Callable[[], T]) -> T:
+        """Do *act* on rank 0; what came of it there. Costs others no memory but its own.
+
+        Raises:
+            GenerationError: On all ranks alike, where it failed, or cannot travel.
+        """
+        if not self.distributed:
+            return self.each(what, act)
+        data = self.each(what, lambda: pickle.dumps(act()) if self.rank == 0 else b"")
+        led: T = pickle.loads(self.broadcast(data))
+        return led
 
 
 def _node() -> str:
