@@ -11,6 +11,7 @@ from typing import Any
 
 import structlog
 
+from evacd.agreement import Agreement
 from evacd.allowance import Complaints
 from evacd.clock import Clock
 from evacd.facts import Kept, Notice, Order, Outcome, Probe
@@ -60,6 +61,7 @@ class Evacuation:
         beside: TaskGroup,
         count: Callable[[str, Mapping[str, Any]], None],
         new_id: Callable[[], str],
+        looks: Iterable[Callable[[str], Coroutine[Any, Any, None]]] = (),
     ) -> None:
         """Wire it up.
 
@@ -72,6 +74,7 @@ class Evacuation:
             beside: Owns the tasks that run beside the flush.
             count: Told each event of the path, by its name in the report.
             new_id: Names an order of scope workload.
+            looks: Each reads what a job's nodes have agreed on, and tells `agreement`.
         """
         self._machine = machine
         self._board = board
@@ -116,6 +119,17 @@ class Evacuation:
             count=count,
             beside=self._run_beside,
         )
+
+        self.agreement = Agreement(
+            board,
+            node=node,
+            boot=boot,
+            looks=looks,
+            clock=clock,
+            news=self.flush.wake,
+            record=self._record,
+        )
+        self._watching: Task[None] | None = None
 
     # --- what is heard -------------------------------------------------------------------
 
@@ -221,7 +235,11 @@ class Evacuation:
             self._record("notice.seen", _notice_facts(notice, window))
         self._record("order.given", {**_order_facts(order, window), "told": told})
         self.leaving.begin(order)
+        self.agreement.begin()
         self._announce_leaving(order)
+        self._watch_no_more()
+        # Nobody waits for it.
+        self._watching = self._beside.create_task(_guarded(self.agreement.watch(order)))
 
     def _amend(self, order: Order) -> None:
         told = self._board.give(order)
@@ -235,6 +253,8 @@ class Evacuation:
     def _stand_down(self, order: Order, reason: str) -> None:
         told = self._board.stand_down(order, reason)
         self.flush.stand_down()
+        self.agreement.stay()
+        self._watch_no_more()
         log.warning("order.stood_down", order=order.id, reason=reason, told=told)
         self._journal.record(order.id, "order.stood_down", {"reason": reason})
         self.leaving.stay(order, reason, [unit.name for unit in self._board.units()])
@@ -251,6 +271,10 @@ class Evacuation:
         task = self._beside.create_task(_guarded(work))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
+
+    def _watch_no_more(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
 
     @property
     def standing(self) -> tuple[Standing, ...]:
@@ -274,8 +298,11 @@ class Evacuation:
 
     async def settle(self) -> None:
         """Wait until a running order has nothing left to do, on any seam."""
-        if self.flush.order is not None or self.own.running:
-            await self.flush.settled.wait()
+        try:
+            if self.flush.order is not None or self.own.running:
+                await self.flush.settled.wait()
+        finally:
+            self._watch_no_more()
         if self._running:
             await wait(self._running)
         await self.leaving.settled()
@@ -299,6 +326,7 @@ class Evacuation:
         else:
             log.error("flush.lost", unit=outcome.unit, reason=outcome.reason)
         if order is not None:
+            self.agreement.ended(outcome)
             self.leaving.ended(order, outcome)
         self.own.ended(outcome)
 
@@ -310,7 +338,10 @@ class Evacuation:
         outcomes = self.flush.outcomes
         if self.flush.order is not None:
             self.leaving.emptied(self.flush.order, outcomes.values())
-        if self.flush.order is None or outcomes == self._reported:
+        if self.flush.order is None:
+            return
+        self.agreement.over(outcomes, self.flush.failures)
+        if outcomes == self._reported:
             return
         self._reported = dict(outcomes)
         saved = sum(isinstance(outcome, Kept) for outcome in outcomes.values())

@@ -170,6 +170,8 @@ class Unit:
         empty_because: Why there is no candidate, for the report.
         durable: The newest generation that is whole in a durable store; None before the first.
         deadline: Its own, where it leaves before the rest of the node; the sooner one counts.
+        agreed: What all nodes of the job that leave go with, if they can; None for the newest.
+        alone: All ranks of the job are on this node.
     """
 
     name: str
@@ -181,6 +183,8 @@ class Unit:
     empty_because: str = "nothing was staged"
     durable: Generation | None = None
     deadline: float | None = None
+    agreed: Generation | None = None
+    alone: bool = False
 
 
 @dataclass(frozen=True)

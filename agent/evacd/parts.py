@@ -38,7 +38,7 @@ from evacd.opening import open_target, other_peers
 from evacd.order import Machine
 from evacd.quiet import Seen, Trickle
 from evacd.readiness import Readiness
-from evacd.rendezvous import Announcer
+from evacd.rendezvous import Agreed, Announcer
 from evacd.rendezvous.jobstore import JobStoreAnnouncer
 from evacd.rendezvous.webhook import WebhookAnnouncer
 from evacd.report.fdstore import fd_store, given
@@ -151,9 +151,14 @@ def make_evacuation(
     """
     number = numbers(1)
     prefix = token_hex(4)
+    announcers = tuple(
+        _announcers(
+            config, board, outside, clock, secret, lambda one: evacuation.agreement.heard(one)
+        )
+    )
     leaving = Leaving(
         cordons=_cordons(config, outside, clock, node, boot),
-        announcers=tuple(_announcers(config, board, outside, clock, secret)),
+        announcers=announcers,
         journal=journal,
         file=standing,
         clock=clock,
@@ -162,7 +167,7 @@ def make_evacuation(
         beside=beside,
         count=count,
     )
-    return Evacuation(
+    evacuation = Evacuation(
         machine=Machine(
             lambda: leaving.order_before or f"{prefix}-{next(number)}",
             advise_again=config.notice.advise_again_seconds,
@@ -187,7 +192,9 @@ def make_evacuation(
         beside=beside,
         count=count,
         new_id=lambda: f"{prefix}-w{next(number)}",
+        looks=[each.look for each in announcers if isinstance(each, JobStoreAnnouncer)],
     )
+    return evacuation
 
 
 def make_calm(
@@ -311,6 +318,7 @@ def _announcers(
     session: aiohttp.ClientSession,
     clock: Clock,
     secret: bytes | None,
+    agreed: Callable[[Agreed], None],
 ) -> Iterator[Announcer]:
     departure = config.departure
     if departure.webhook_url:
@@ -328,6 +336,7 @@ def _announcers(
             configured=departure.rendezvous,
             timeout_seconds=departure.timeout_seconds,
             clock=clock,
+            agreed=agreed,
         )
 
 

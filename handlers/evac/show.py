@@ -32,6 +32,7 @@ def render_status(status: Mapping[str, Any]) -> str:
         parts.append(f"cloud    {cloud['cloud'] or 'none heard'}  {cloud['how']}{cure}")
     if status.get("risk"):
         parts.append(f"risk     {_risk(status['risk'])}")
+    parts += [f"pinned   {_pin(pin)}" for pin in status.get("pins", ())]
     parts += [f"source   {_source(source)}" for source in status.get("sources", ())]
     parts += [f"notice   {_notice(notice)}" for notice in status.get("notices", ())]
     if (http := status.get("http")) and http["reason"]:
@@ -48,6 +49,12 @@ def render_status(status: Mapping[str, Any]) -> str:
         outcomes = ("OUTCOME", "WORKLOAD", "WHAT")
         parts += ["", table(outcomes, (_outcome(one) for one in status["outcomes"]))]
     return "\n".join(parts)
+
+
+def _pin(pin: Mapping[str, Any]) -> str:
+    """What the nodes of a job have agreed on."""
+    what = f"{pin['unit']} step {pin['step']}: what its nodes agreed on when one had to leave"
+    return f"{what}{', kept until they resume' if pin['held'] else ', and not complete here'}"
 
 
 def _lane(lane: Mapping[str, Any]) -> str:

@@ -57,6 +57,11 @@ class Planning:
         return tuple(self._running.values())
 
     @property
+    def failures(self) -> Mapping[str, str]:
+        """Why what was tried of each unit failed."""
+        return self._story.failures
+
+    @property
     def _until(self) -> float | None:
         """The last deadline there is: until then, what failed may still be saved in time."""
         ends = [*self._own.values(), *([self.order.deadline] if self.order else [])]

@@ -2,8 +2,8 @@
 
 First whoever has nothing safe, whatever its priority: a job that goes on training would else send one
 generation after the other while others wait. Then, in what is left of the window, who has less than
-it could have: its weights alone, or what only a peer's memory keeps, or what is older than
-what it has staged since. Last what survivors hold as well.
+it could have: its weights alone, or what only a peer's memory keeps, or its part of a generation that
+is not the one that the job's nodes have agreed on, or what is older than what it has staged since. Last what survivors hold as well.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -71,9 +71,17 @@ class Wants:
             if not is_durable(kept.store):
                 lanes = tuple(lane for lane in lanes if is_durable(lane))
                 if kept.kind == "full" and kept.generation is not None:
-                    candidates = [one for one in candidates if one.generation >= kept.generation]
+                    least = kept.generation
+                    candidates = [
+                        one
+                        for one in candidates
+                        if one.generation >= least or one.generation == unit.agreed
+                    ]
             elif kept.kind == "full":
-                continue
+                # Without the other nodes' parts it is nothing, and theirs are of another one.
+                if kept.durable or kept.generation == unit.agreed:
+                    continue
+                candidates = [one for one in candidates if one.generation == unit.agreed]
             yield from self._fresh_of(replace(unit, lanes=lanes), candidates)
 
     def newer(self) -> Iterator[Unit]:

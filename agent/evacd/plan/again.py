@@ -5,7 +5,7 @@ become clear that it cannot be whole in time: the deadline was cut, or the link 
 Then its lane is worth more to whoever can still be saved: the same unit on another lane, with an
 older generation or with its weights alone, or those behind it. Or its workload has staged anew,
 as it is asked to when an order comes: the newer one wins where it fits, begun now, and would not
-behind the older one.
+behind the older one. So does what the job's nodes have agreed on meanwhile, be it older.
 
 What has moved is lost by that, so it takes much: the step must be late by more than any error of
 its rate would explain, or have hardly begun; nearly done is as good as done; what comes in its
@@ -132,7 +132,8 @@ def _better(unit: Unit, step: Step) -> tuple[Candidate, ...]:
     every = [one for one in ranked(unit) if one is not None and one.kind == "full"]
     if step.kind != "full" or step.generation is None:
         return tuple(every)
-    return tuple(one for one in every if one.generation > step.generation)
+    mine = step.generation == unit.agreed, step.generation
+    return tuple(one for one in every if (one.generation == unit.agreed, one.generation) > mine)
 
 
 def value(plan: Plan, units: Sequence[Unit]) -> tuple[float, ...]:

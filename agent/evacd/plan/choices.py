@@ -28,14 +28,18 @@ def in_order(units: Iterable[Unit]) -> list[Unit]:
 
 
 def ranked(unit: Unit) -> tuple[Candidate | None, ...]:
-    """Best first: the newest full generation, older ones, and last the newest weights alone.
+    """Best first: what was agreed on, the newest full generation, older ones, the newest weights.
 
     None is a callback workload's turn.
     """
     if unit.turn_seconds is not None:
         return (None,)
+    full = [one for one in unit.candidates if one.kind != "weights"]
+    if unit.agreed is not None:
+        # A generation of which other nodes save another part is worth more than any that is newer.
+        full.sort(key=lambda one: one.generation != unit.agreed)
     weights = [one for one in unit.candidates if one.kind == "weights"]
-    return (*(one for one in unit.candidates if one.kind != "weights"), *weights[:1])
+    return (*full, *weights[:1])
 
 
 def choices(

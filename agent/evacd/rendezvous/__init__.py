@@ -49,6 +49,21 @@ class Departure:
     sequence: int = 0
 
 
+@dataclass(frozen=True)
+class Agreed:
+    """What the nodes of a job that leave go with, as its rendezvous has it.
+
+    Attributes:
+        node: Whose choice it was.
+        boot: Of that node.
+    """
+
+    job: str
+    generation: Generation
+    node: str
+    boot: str
+
+
 class Announcer(Protocol):
     """One rendezvous' way to be told. Failures are answers, not exceptions."""
 

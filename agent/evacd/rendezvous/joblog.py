@@ -3,9 +3,14 @@
 from typing import Protocol
 
 from evac.rendezvous import log
-from evac.rendezvous.events import Depart, encode
+from evac.rendezvous.choices import NO_CHOICES, Choices
+from evac.rendezvous.events import Depart, decode, encode
+from evac.rendezvous.rounds import State, after
 from evac.rendezvous.snapshot import load
 from evacd.rendezvous import Departure
+
+# Entries behind a snapshot that are looked at; agents make a new one each time that a round stands.
+_MOST_ENTRIES = 4096
 
 
 class Keys(Protocol):
@@ -35,17 +40,45 @@ def entry_of(departure: Departure) -> bytes:
             incarnation=generation.incarnation if generation else 0,
             store=departure.store[:1024],
             reason=departure.reason[:1024],
+            job=departure.job,
         )
     )
 
 
-async def append(keys: Keys, text: bytes) -> None:
+async def append(keys: Keys, text: bytes) -> Choices:
     """Write *text* as the first entry that is free.
 
     Never in front of the last snapshot: what lies there is deleted, and nobody reads it.
+
+    Returns:
+        What the jobs of this log have chosen by then, *text* included.
     """
+    number, state = await _begin(keys)
+    first = number
+    while (found := await keys.create(log.entry(number), text)) != text:
+        state = _with(state, found, number - first)
+        number += 1
+    return _with(state, text, 0).choices
+
+
+async def choices(keys: Keys) -> Choices:
+    """What the jobs of this log have chosen by now."""
+    number, state = await _begin(keys)
+    for count in range(_MOST_ENTRIES):
+        if (found := await keys.get(log.entry(number + count))) is None:
+            return state.choices
+        state = _with(state, found, count)
+    return NO_CHOICES
+
+
+async def _begin(keys: Keys) -> tuple[int, State]:
+    """From where the log is read on, and what was said before."""
     found = await keys.get(log.SNAPSHOT)
     snapshot = load(found) if found is not None else None
-    number = snapshot.at if snapshot else 0
-    while await keys.create(log.entry(number), text) != text:
-        number += 1
+    return (snapshot.at, snapshot.state) if snapshot else (0, State())
+
+
+def _with(state: State, text: bytes, count: int) -> State:
+    """Departures alone say anything of a choice; who fills a log for ever is not listened to."""
+    event = decode(text) if count < _MOST_ENTRIES else None
+    return after(state, event) if isinstance(event, Depart) else state

@@ -10,15 +10,16 @@ import ipaddress
 import socket
 from asyncio import TaskGroup
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import aiohttp
 
 from evac.rendezvous.address import ETCD, Address, parse
+from evac.rendezvous.choices import Choices, generation_of
 from evacd.clock import Clock
-from evacd.rendezvous import Departure, Word
+from evacd.rendezvous import Agreed, Departure, Word
 from evacd.rendezvous.etcd import Etcd
-from evacd.rendezvous.joblog import Keys, append, entry_of
+from evacd.rendezvous.joblog import Keys, append, choices, entry_of
 from evacd.rendezvous.tcpstore import TcpStore
 
 # A job meets in one store; more than one is heard of while it moves.
@@ -42,6 +43,7 @@ class JobStoreAnnouncer:
         configured: Sequence[str] = (),
         timeout_seconds: float,
         clock: Clock,
+        agreed: Callable[[Agreed], None] = lambda _agreed: None,
     ) -> None:
         """Wire it up.
 
@@ -50,22 +52,24 @@ class JobStoreAnnouncer:
             session: For etcd.
             configured: Addresses that hear of all jobs.
             timeout_seconds: Of one announcement, all its tries and stores included.
+            agreed: Told what a job's nodes have chosen, each time that its store was read.
         """
         self._registered = registered
         self._session = session
         self._configured = tuple(configured)
         self._timeout_seconds = timeout_seconds
         self._clock = clock
+        self._agreed = agreed
         # Its workers are stopped soon after the first word, and may be forgotten.
         self._told: dict[str, tuple[str, ...]] = {}
 
     def concerns(self, departure: Departure) -> bool:
         """Whether there is a store to tell."""
-        return bool(self._stores(departure))
+        return bool(self._stores(departure.job))
 
     async def announce(self, departure: Departure) -> str | None:
         """See `Announcer`."""
-        stores = self._stores(departure)
+        stores = self._stores(departure.job)
         if departure.word is Word.LEAVING:
             self._told.pop(departure.job, None)
             self._told[departure.job] = stores
@@ -74,7 +78,10 @@ class JobStoreAnnouncer:
         deadline = self._clock.monotonic() + self._timeout_seconds
         text = entry_of(departure)
         async with TaskGroup() as tasks:
-            tries = [tasks.create_task(self._tell(store, text, deadline)) for store in stores]
+            tries = [
+                tasks.create_task(self._tell(store, departure.job, text, deadline))
+                for store in stores
+            ]
         wrong = [
             f"{store}: {reason}"
             for store, task in zip(stores, tries, strict=True)
@@ -82,12 +89,28 @@ class JobStoreAnnouncer:
         ]
         return "; ".join(wrong) or None
 
-    def _stores(self, departure: Departure) -> tuple[str, ...]:
-        job = departure.job
+    async def look(self, job: str) -> None:
+        """Read what the job's nodes have chosen, once; what cannot be read says nothing."""
+        limit = self._timeout_seconds * _TRY_SHARE
+        async with TaskGroup() as tasks:
+            for store in self._stores(job):
+                tasks.create_task(self._look(store, job, limit))
+
+    async def _look(self, store: str, job: str, seconds: float) -> None:
+        with suppress(ValueError, _Forbidden, TimeoutError, OSError, aiohttp.InvalidURL):
+            address = parse(store)
+            async with asyncio.timeout(seconds), _opened(address, self._session) as keys:
+                self._read(job, await choices(keys))
+
+    def _read(self, job: str, found: Choices) -> None:
+        if (choice := found.get(job)) is not None:
+            self._agreed(Agreed(job, generation_of(choice), choice.node, choice.boot))
+
+    def _stores(self, job: str) -> tuple[str, ...]:
         said = (*(self._registered(job) if job else ()), *self._told.get(job, ()))
         return (*self._configured, *tuple(dict.fromkeys(said))[:_MOST_STORES])
 
-    async def _tell(self, store: str, text: bytes, deadline: float) -> str | None:
+    async def _tell(self, store: str, job: str, text: bytes, deadline: float) -> str | None:
         try:
             address = parse(store)
         except ValueError as error:
@@ -99,7 +122,7 @@ class JobStoreAnnouncer:
                     limit = self._timeout_seconds * _TRY_SHARE
                     try:
                         async with asyncio.timeout(limit), _opened(address, self._session) as keys:
-                            await append(keys, text)
+                            self._read(job, await append(keys, text))
                             return None
                     except _Forbidden as error:
                         return str(error)

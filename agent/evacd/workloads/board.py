@@ -15,12 +15,14 @@ from evac.wire import Advice, Cancel, Drain, Drill, Message, Mode, StandDown, Tu
 from evacd.clock import Clock
 from evacd.errors import StateError
 from evacd.facts import Notice, Order, Unit
+from evacd.workloads import agreement
 from evacd.workloads.aboard import Aboard
-from evacd.workloads.desk import Desk, SaveOwn
+from evacd.workloads.desk import Desk
 from evacd.workloads.happenings import Happening
 from evacd.workloads.keeping import Keeper
 from evacd.workloads.lending import Lending
 from evacd.workloads.link import Link
+from evacd.workloads.outside import SaveOwn
 from evacd.workloads.part import Part
 from evacd.workloads.peer import barred, peer_of
 from evacd.workloads.places import Prepare
@@ -152,6 +154,22 @@ class Board:
     def mark_durable(self, unit: str, generation: Generation) -> None:
         """It is whole in a durable store: neither it nor an older one is a candidate any more."""
         self._roster.mark_durable(unit, generation)
+        self._staging.note_job(unit)
+        self._staging.collect()
+
+    def agree(self, unit: str, generation: Generation) -> str | None:
+        """Its nodes have agreed on *generation*: it is kept, and saved first; or why that is no use."""
+        until = self._clock.monotonic() + self._settings.orphan_seconds
+        refused = agreement.agree(self._roster, unit, generation, until=until)
+        self._agreed(unit)
+        return refused.reason if refused is not None else None
+
+    def disagree(self, unit: str, generation: Generation) -> None:
+        """Nobody leaves with that generation after all."""
+        agreement.disagree(self._roster, unit, generation)
+        self._agreed(unit)
+
+    def _agreed(self, unit: str) -> None:
         self._staging.note_job(unit)
         self._staging.collect()
 

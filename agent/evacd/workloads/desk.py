@@ -7,7 +7,7 @@ import asyncio
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import NoReturn, TypeAlias
+from typing import NoReturn
 
 import structlog
 
@@ -25,7 +25,7 @@ from evac.wire import (
     HandBack,
     Leave,
     Message,
-    Refuse,
+    Pin,
     Register,
     Registered,
     Release,
@@ -37,16 +37,17 @@ from evac.wire import (
 )
 from evacd.clock import Clock
 from evacd.workloads.aboard import Aboard
-from evacd.workloads.cgroup import Stray
+from evacd.workloads.agreement import expire
 from evacd.workloads.deaths import Deaths
 from evacd.workloads.guard import start
 from evacd.workloads.happenings import Denied, Died, Dropped, Happening, Joined, Left
 from evacd.workloads.job import Process, Workload
 from evacd.workloads.lending import Lending
 from evacd.workloads.memory import sealed_bytes
+from evacd.workloads.outside import Outside, SaveOwn
 from evacd.workloads.peer import PeerGone, identify
 from evacd.workloads.places import Places, Prepare
-from evacd.workloads.policy import Admission, Refusal, admit, rights_of
+from evacd.workloads.policy import Admission, Refusal, admit
 from evacd.workloads.returns import Back, Returns
 from evacd.workloads.roster import Roster
 from evacd.workloads.session import Session, Stage
@@ -55,9 +56,6 @@ from evacd.workloads.staging import Staging
 from evacd.workloads.turns import Turns
 
 log = structlog.get_logger()
-
-# Of a unit, within so many seconds, asked for by a uid.
-SaveOwn: TypeAlias = Callable[[str, float, int], Message]
 
 
 class Desk:
@@ -85,9 +83,9 @@ class Desk:
         self._happened = happened
         self._status = status
         self._admin = admin
-        self._save = save
         self._roster = roster
         self._staging = staging
+        self._outside = Outside(settings, roster=roster, staging=staging, clock=clock, save=save)
         self._turns = turns
         self._returns = returns
         self._lending = lending
@@ -167,6 +165,7 @@ class Desk:
             for workload in unseen.values():
                 self._buried(workload)
         # What an order is to save does not expire under its hands.
+        expire(self._roster, now=now)
         if self.aboard.order is None:
             self._roster.expire(now=now, seconds=self._settings.orphan_seconds)
             self._staging.collect()
@@ -196,7 +195,9 @@ class Desk:
             case AskStatus():
                 self._tell_status(session, re)
             case Save():
-                session.reply(self._ask_to_save(session, message), re)
+                session.reply(self._outside.save(session.peer, message), re)
+            case Pin():
+                session.reply(self._outside.pin(session.peer, message), re)
             case Drain() | Cancel() | Drill():
                 session.reply(self._admin(message), re)
             case _ if session.workload is not None:
@@ -310,19 +311,6 @@ class Desk:
         self._happened(Joined(workload.unit, workload.rank, workload.process.pid))
         if self.aboard.order is not None:
             session.reply(self.aboard.message(self.aboard.order))
-
-    def _ask_to_save(self, session: Session, message: Save) -> Message:
-        """Whose user's job it is may ask: a preStop hook is another process of the same one."""
-        peer = session.peer
-        if not isinstance(peer.pod, Stray):
-            rights = rights_of(peer.user, peer.uid, self._settings, pod=peer.pod)
-            unit = f"{rights.owner}/{message.job}"
-            job = self._roster.jobs.get(unit)
-            if job is not None and any(m.process.uid == peer.uid for m in job.members):
-                asked = self._save(unit, message.seconds, peer.uid) if self._save else None
-                return asked or Refuse("not here")
-        who = peer.user or f"uid {peer.uid}"
-        return Refuse(f"no job {message.job} of user {who} is on board of this node")
 
     def _expect(self, back: Back) -> None:
         """Somebody of before: watched from now on, or found to have ended meanwhile."""

@@ -169,12 +169,16 @@ class Job:
             left. Remembered past a rank's own end, so that what is left of a launch is
             never mistaken for the whole of it.
         durable: The newest generation that is whole in a durable store.
+        agreed: What its nodes have agreed on, and memory keeps; see `evacd.workloads.agreement`.
+        agreed_until: When that ends by itself; monotonic seconds.
     """
 
     name: str
     members: list[Workload] = field(default_factory=list)
     launches: dict[int, set[int]] = field(default_factory=dict)
     durable: Generation | None = None
+    agreed: Generation | None = None
+    agreed_until: float = 0.0
 
     def parts(self) -> dict[Generation, dict[int, Slot]]:
         """Every complete slot, by generation and rank."""
@@ -197,10 +201,27 @@ class Job:
         """Whether it, or a newer one, is safe in a store."""
         return generation is not None and self.durable is not None and generation <= self.durable
 
-    def protected(self) -> Generation | None:
-        """The newest common generation where memory is the only place that has it."""
+    def protected(self) -> frozenset[Generation]:
+        """What nobody writes over: what was agreed on, and the newest that memory alone has."""
         newest = self.newest_common()
-        return None if self.is_durable(newest) else newest
+        kept = self.agreed, None if self.is_durable(newest) else newest
+        return frozenset(one for one in kept if one is not None)
+
+    def needed(self) -> frozenset[Generation]:
+        """What nobody's need for memory costs: of two, what was agreed on, which can be whole."""
+        found = self.protected()
+        agreed = self.agreed
+        if agreed is not None and any(one == agreed for one, _ in self.common()):
+            return frozenset({agreed})
+        return found
+
+    def resumed(self, newest: Generation) -> None:
+        """End the agreement where it has served: *newest* is the newest common generation."""
+        agreed = self.agreed
+        if agreed is not None and (
+            self.is_durable(agreed) or newest.incarnation > agreed.incarnation
+        ):
+            self.agreed = None
 
     def _whole(self, one: Generation, found: dict[Generation, dict[int, Slot]]) -> bool:
         parts = found[one]
@@ -247,7 +268,14 @@ class Job:
             turn_seconds=max(needs) if needs else None,
             empty_because="" if fresh or needs else self._emptiness(),
             durable=self.durable,
+            agreed=self.agreed,
+            alone=self._alone(),
         )
+
+    def _alone(self) -> bool:
+        """Whether all ranks of what was staged last are of this node."""
+        found = next(iter(self.common()), None)
+        return found is not None and len(found[1]) == found[1][min(found[1])].shape.world
 
     def _emptiness(self) -> str:
         ranks = sorted({member.rank for member in self.members})

@@ -88,6 +88,8 @@ class JobRecord:
     unit: str
     durable: Generation | None
     launches: tuple[tuple[int, tuple[int, ...]], ...]
+    agreed: Generation | None = None
+    agreed_until: float = 0.0
 
 
 Record: TypeAlias = SlotRecord | JobRecord
@@ -124,7 +126,7 @@ def of_job(job: Job) -> JobRecord:
     """As it is now."""
     newest = sorted(job.launches.items(), reverse=True)[:_LAUNCHES]
     launches = tuple((launch, tuple(sorted(ranks))) for launch, ranks in newest)
-    return JobRecord(job.name, job.durable, launches)
+    return JobRecord(job.name, job.durable, launches, job.agreed, job.agreed_until)
 
 
 def encode(record: Record) -> bytes:
@@ -157,7 +159,9 @@ def decode(data: bytes) -> Record | None:
 def _read(found: dict[str, Any]) -> Record:
     if "launches" in found:
         launches = tuple((int(launch), _ranks(ranks)) for launch, ranks in found["launches"])
-        return JobRecord(found["unit"], _generation(found.get("durable")), launches)
+        durable, agreed = (_generation(found.get(name)) for name in ("durable", "agreed"))
+        until = float(found.get("agreed_until", 0.0))
+        return JobRecord(found["unit"], durable, launches, agreed, until)
     shape = {"layout": "", "run": found.get("run", ""), **found["shape"]}
     found = {
         **_LATER,

@@ -15,6 +15,7 @@ def remember(roster: Roster, record: JobRecord) -> None:
     job = roster.jobs.get(record.unit)
     if job is not None:
         job.durable = record.durable
+        job.agreed, job.agreed_until = record.agreed, record.agreed_until
         for launch, ranks in record.launches:
             job.launches.setdefault(launch, set()).update(ranks)
         roster.told.changed(record.unit)

@@ -235,7 +235,7 @@ class Roster:
                 for slot in mine
                 if slot.state is SlotState.COMPLETE
                 and slot.generation is not None
-                and slot.generation != protected
+                and slot.generation not in protected
                 and not slot.holds
             ]
             if not spare:
@@ -354,7 +354,7 @@ class Roster:
             uid: Who asks.
         """
         for job in self.jobs.values():
-            protected = job.protected()
+            needed = job.needed()
             yield from (
                 Evictable(
                     slot.key,
@@ -365,7 +365,7 @@ class Roster:
                 )
                 for member in job.members
                 for generation, slot in member.complete()
-                if slot.retired and not slot.spilled and not slot.holds and generation != protected
+                if slot.retired and not slot.spilled and not slot.holds and generation not in needed
             )
 
     def _tidy(self, job: Job) -> None:
@@ -376,6 +376,7 @@ class Roster:
         newest = job.newest_common()
         if newest is None:
             return
+        job.resumed(newest)
         for member in list(job.members):
             self.ledger.drop(
                 slot
@@ -383,6 +384,7 @@ class Roster:
                 if slot.retired
                 and not slot.holds
                 and generation < newest
+                and generation != job.agreed
                 and (member.alive or generation.incarnation < newest.incarnation)
             )
             if not member.alive and not member.slots and self.seat(job.name, member.rank) != member:

@@ -18,6 +18,7 @@ from evac.wire import (
     Leave,
     Message,
     Packet,
+    Pin,
     Refuse,
     Register,
     Release,
@@ -54,9 +55,9 @@ ORDERS = (Drain, Cancel, Drill)
 # root has uid 0 too, and only the file mode of the other door keeps it out.
 WORDS: dict[tuple[Door, Stage], frozenset[type[Message]]] = {
     (Door.WORKLOAD, Stage.SILENT): frozenset({Hello}),
-    (Door.WORKLOAD, Stage.GREETED): frozenset({Register, AskStatus, Save}),
+    (Door.WORKLOAD, Stage.GREETED): frozenset({Register, AskStatus, Save, Pin}),
     (Door.WORKLOAD, Stage.ABOARD): frozenset(
-        {Reserve, Acquire, Staged, Release, HandBack, Adopt, Done, Leave, AskStatus, Save}
+        {Reserve, Acquire, Staged, Release, HandBack, Adopt, Done, Leave, AskStatus, Save, Pin}
     ),
     (Door.ADMIN, Stage.SILENT): frozenset({Hello}),
     (Door.ADMIN, Stage.GREETED): frozenset({AskStatus, Drain, Cancel, Drill}),

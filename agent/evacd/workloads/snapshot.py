@@ -1,5 +1,6 @@
 """What `evac status` shows of the workloads: plain JSON values."""
 
+from evacd.workloads.agreement import shown
 from evacd.workloads.job import Job, Slot, Workload
 from evacd.workloads.regions import Regions
 from evacd.workloads.roster import Roster
@@ -12,6 +13,7 @@ def snapshot(roster: Roster, regions: Regions) -> dict[str, object]:
             _workload(workload, roster.jobs[workload.unit], regions)
             for workload in roster.workloads.values()
         ],
+        "pins": shown(roster.jobs),
         "memory": {"budget": roster.ledger.budget, "used": roster.ledger.used},
     }
 
@@ -33,7 +35,7 @@ def _workload(workload: Workload, job: Job, regions: Regions) -> dict[str, objec
 
 
 def _slot(slot: Slot, job: Job, regions: Regions) -> dict[str, object]:
-    """``durable``: it, or a newer generation of the job, is in a durable store."""
+    """``durable``: it, or a newer generation of the job, is; ``pinned``: its nodes agreed on it."""
     sums = regions.sums(slot)
     return {
         "slot": slot.number,
@@ -44,6 +46,7 @@ def _slot(slot: Slot, job: Job, regions: Regions) -> dict[str, object]:
         "held": slot.holds > 0,
         "spilled": slot.spilled,
         "durable": job.is_durable(slot.generation),
+        "pinned": slot.generation is not None and slot.generation == job.agreed,
         "chunks": sums.total if sums else 0,
         "summed": sums.ready if sums else 0,
     }

@@ -19,7 +19,11 @@ from evac.store.durability import is_durable
 
 # Wide enough for "departure failed", "commit finished"; other events may be cut.
 _EVENT = 16
-_LABELS = {"departure.announced": "departure told", "order.stood_down": "order stood down"}
+_LABELS = {
+    "departure.announced": "departure told",
+    "order.stood_down": "order stood down",
+    "choice.refused": "choice unmet",
+}
 _TIME = 9
 _NARROWEST = 68
 
@@ -234,6 +238,14 @@ def _not_departed(data: Mapping[str, Any]) -> str:
     return f"{_departed(data)}: {text(data, 'reason')}"
 
 
+def _chosen(data: Mapping[str, Any]) -> str:
+    return f"{_generation(data)}, by {text(data, 'by')}"
+
+
+def _unmet(data: Mapping[str, Any]) -> str:
+    return f"{_chosen(data)}: {_reason(data)}"
+
+
 def _process(data: Mapping[str, Any]) -> str:
     rank, pid = number(data, "rank"), number(data, "pid")
     parts = [f"rank {rank:.0f}"] if rank is not None else []
@@ -263,6 +275,9 @@ _WORDS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "cordon.reopened": lambda _: "new work may land here again",
     "departure.announced": _departed,
     "departure.failed": _not_departed,
+    "choice.made": _chosen,
+    "choice.followed": _chosen,
+    "choice.refused": _unmet,
     "workload.died": _process,
     "workload.joined": _process,
     "report.written": lambda data: text(data, "verdict"),

@@ -10,6 +10,7 @@ from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, ClassVar
 
 MOST_BYTES = 8192
+LEAVING, STAYING = "leaving", "staying"
 _MOST_TEXT = 1024
 
 
@@ -115,6 +116,7 @@ class Depart(Event):
         seconds_left: Until the node goes, when this was said.
         step: Of the generation; -1 where there is none.
         store: Where its bytes go or lie.
+        job: Whose generation that is, by its prefix in each store; "" for the whole node.
     """
 
     do: ClassVar[str] = "depart"
@@ -128,6 +130,7 @@ class Depart(Event):
     incarnation: int = 0
     store: str = ""
     reason: str = ""
+    job: str = ""
 
 
 _KINDS: tuple[type[Event], ...] = (Join, Call, Open, Confirm, Met, Leave, Gone, Close, Depart)

@@ -14,12 +14,11 @@ from typing import Any
 
 from evac.admin import read_status
 from evac.errors import EvacError
-from evac.rendezvous.events import Depart, Event
-from evac.rendezvous.rounds import STAYING, Agent
+from evac.rendezvous.events import LEAVING, STAYING, Depart, Event
+from evac.rendezvous.rounds import Agent
 
 logger = logging.getLogger("evac")
 
-_LEAVING = "leaving"
 _PERIOD_SECONDS, _ANSWER_SECONDS = 0.5, 2.0
 
 
@@ -61,7 +60,7 @@ class OwnNode:
         if running == self._told:
             return None
         before, self._told = self._told, running
-        word, id = (_LEAVING, running) if running else (STAYING, before)
+        word, id = (LEAVING, running) if running else (STAYING, before)
         left = order.get("seconds_left") if isinstance(order, Mapping) else 0.0
         # Numbered below all that evacd says itself: its own word is the better one.
         return Depart(

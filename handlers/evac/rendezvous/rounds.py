@@ -17,7 +17,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from evac.rendezvous.choices import NO_CHOICES, Choices, chosen
 from evac.rendezvous.events import (
+    STAYING,
     Call,
     Close,
     Confirm,
@@ -30,7 +32,6 @@ from evac.rendezvous.events import (
     Open,
 )
 
-STAYING = "staying"
 # Departures that are remembered; the oldest give way. A job has fewer nodes that left.
 _MOST_DEPARTURES = 4096
 _NONE: frozenset[str] = frozenset()
@@ -76,6 +77,7 @@ class State:
         lost: Of `round`, who has left or is gone.
         met: Of `round`, who knows that it is over.
         departures: By (node, boot): the last word of each node that leaves.
+        choices: By job: the departure that chose the generation that all who leave go with.
         host: (node, boot) of the agent that serves this log; None where no agent does.
         host_agent: Its id.
         host_left: It said that it goes, without its node's being announced: it was told to end.
@@ -94,6 +96,7 @@ class State:
     departures: Mapping[tuple[str, str], Depart] = field(
         default_factory=lambda: MappingProxyType({})
     )
+    choices: Choices = field(default_factory=lambda: NO_CHOICES)
     host: tuple[str, str] | None = None
     host_agent: str = ""
     host_left: bool = False
@@ -229,7 +232,12 @@ def _without(state: State, id: str) -> State:
 def _departed(state: State, event: Depart) -> State:
     key = (event.node, event.boot)
     before = state.departures.get(key)
-    if before is not None and before.sequence > event.sequence:
+    late = before is not None and before.sequence > event.sequence
+    # Words about several jobs of a node are in no order among each other.
+    if late and before is not None and event.job in ("", before.job):
+        return state
+    state = replace(state, choices=chosen(state.choices, event))
+    if late:
         return state
     known = {k: v for k, v in state.departures.items() if k != key}
     for oldest in list(known)[: max(len(known) + 1 - _MOST_DEPARTURES, 0)]:

@@ -38,6 +38,7 @@ def dump(snapshot: Snapshot) -> bytes:
         "lost": sorted(state.lost),
         "met": sorted(state.met),
         "departures": [asdict(event) for event in state.departures.values()],
+        "choices": [asdict(event) for event in state.choices.values()],
         "host": list(state.host) if state.host else None,
         "host_agent": state.host_agent,
         "host_left": state.host_left,
@@ -52,6 +53,7 @@ def load(text: bytes) -> Snapshot | None:
     try:
         document = json.loads(text)
         departures = [_made(Depart, one) for one in document["departures"]]
+        choices = [_made(Depart, one) for one in document.get("choices", ())]
         state = State(
             minimum=int(document["minimum"]),
             maximum=int(document["maximum"]),
@@ -63,6 +65,7 @@ def load(text: bytes) -> Snapshot | None:
             lost=frozenset(map(str, document["lost"])),
             met=frozenset(map(str, document["met"])),
             departures=MappingProxyType({(one.node, one.boot): one for one in departures}),
+            choices=MappingProxyType({one.job: one for one in choices}),
             host=_pair(document["host"]) if document["host"] else None,
             host_agent=str(document.get("host_agent", "")),
             host_left=bool(document.get("host_left", False)),

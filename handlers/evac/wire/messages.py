@@ -201,6 +201,22 @@ class Save(Message):
     seconds: float = _seconds()
 
 
+@dataclass(frozen=True)
+class Pin(Message):
+    """Keep a generation that the job's nodes have agreed on. Answered by `Accepted` or `Refuse`.
+
+    Attributes:
+        prefix: Of the job in each store, as `Registered` told it.
+        keep: False where nobody leaves with it after all.
+    """
+
+    type: ClassVar[str] = "pin"
+    prefix: str = _text(256)
+    incarnation: int = _count()
+    step: int = _count()
+    keep: bool = _flag(default=True)
+
+
 # --- admin -> daemon (admin.sock only) --------------------------------------------------
 
 
@@ -400,7 +416,7 @@ class Status(Message):
 
 _KINDS: tuple[type[Message], ...] = (
     Hello, Register, Reserve, Acquire, Staged, Release, HandBack, Adopt, Done, Leave, AskStatus,
-    Save, Drain, Cancel, Drill, Welcome, Registered, Slot, Granted, Lent, Adopted, Accepted,
+    Save, Pin, Drain, Cancel, Drill, Welcome, Registered, Slot, Granted, Lent, Adopted, Accepted,
     Ordered, Refuse, OrderGiven, Advice, Turn, StandDown, Status,
 )  # fmt: skip
 MESSAGES: Mapping[str, type[Message]] = {kind.type: kind for kind in _KINDS}

@@ -74,7 +74,8 @@ async def test_all_words_of_one_departure_lie_in_the_jobs_log(
     assert await tells.announce(LEAVING) is None
     assert await tells.announce(replace(LEAVING, word=Word.DURABLE, sequence=8)) is None
 
-    expected = Depart("leaving", "gpu-7", "b1", 7, "ab12-1", 29.8, 1200, 2, "file:///mnt/ckpt", "")
+    told = ("leaving", "gpu-7", "b1", 7, "ab12-1", 29.8, 1200, 2, "file:///mnt/ckpt", "")
+    expected = Depart(*told, job="alice/gpt")
     assert entries(keys) == [expected, replace(expected, word="durable", sequence=8)]
 
 
