@@ -18,6 +18,7 @@ from evac.torch.layout import Layout
 from evac.torch.rank_state import RankObjects
 from evac.torch.slots import Slots
 from evac.torch.state import TrainingState
+from evac.torch.target import rehearse
 from evac.torch.world import World
 
 # Kinds that the checkpointer or the client tells of by itself.
@@ -165,6 +166,7 @@ class Stager:
         try:
             own = self._world.each("layout", self._state.own)
             layout = layouts.plan(self._world, state, own)
+            rehearse(self._world, layout, self._state)
             behind = self._world.each("layout", lambda: tail(layout))
         except GenerationError as error:
             return Skipped(f"plan:{error}", f"no layout: {error}")

@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.state_dict import (
     get_model_state_dict,
     get_optimizer_state_dict,
 )
-from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.fsdp import FlatParameter, FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
 from evac.errors import ConfigError, GenerationError
@@ -34,7 +34,9 @@ class TrainingState:
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self.model = model
         self.optimizer = optimizer
-        if any(isinstance(module, FullyShardedDataParallel) for module in model.modules()):
+        if any(isinstance(module, FullyShardedDataParallel) for module in model.modules()) or any(
+            _flat(parameter) for parameter in model.parameters()
+        ):
             raise ConfigError("Checkpointer", "model", "a plain, DDP or fully_shard module")
 
     def unready(self) -> str:
@@ -138,6 +140,12 @@ def _renaming(model: torch.nn.Module) -> Callable[[str], str]:
         return key.replace("_orig_mod.", "")
 
     return rename
+
+
+def _flat(parameter: torch.Tensor) -> bool:
+    # FullyShardedDataParallel around the model: what is inside holds pieces of one long tensor, whether
+    # it shows them as such (`use_orig_params=False`) or by their old names (set in `_flat_param.py`).
+    return isinstance(parameter, FlatParameter) or getattr(parameter, "_fsdp_flattened", False)
 
 
 def _stateless(optimizer: torch.optim.Optimizer) -> bool:

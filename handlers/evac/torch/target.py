@@ -4,6 +4,7 @@ torch's own `get_optimizer_state_dict` makes an empty optimizer's state by runni
 Here it is made from what the checkpoint says it holds.
 """
 
+import pickle
 from collections.abc import Mapping, Sequence, Set
 from copy import deepcopy
 from dataclasses import dataclass
@@ -11,12 +12,15 @@ from typing import Any
 
 import torch
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
+from torch.distributed.checkpoint.default_planner import create_default_local_load_plan
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.tensor import DTensor
 
 from evac.errors import GenerationError
 from evac.torch import apart
+from evac.torch.layout import Layout
 from evac.torch.state import MODEL, OPTIMIZER, TrainingState
+from evac.torch.world import World
 
 # Where hyper-parameters lie, by the names of the parameters that they are for.
 _GROUPS = (OPTIMIZER, "param_groups")
@@ -118,6 +122,26 @@ def settle(
             _put(its, paths[key], value)
         tree[OPTIMIZER]["param_groups"] += its[OPTIMIZER]["param_groups"]
     return tree
+
+
+def rehearse(world: World, layout: Layout, state: TrainingState) -> None:
+    """Plan to restore what *layout* will hold, as the ranks that will have staged it. Collective.
+
+    Else what can be staged and never restored would be found out on the day of the restore.
+
+    Raises:
+        GenerationError: On all ranks alike, where it cannot be restored.
+    """
+    what = "restore"
+    names = frozenset[str]().union(*world.agree(what, state.names))
+
+    def plan() -> None:
+        metadata = pickle.loads(layout.metadata)
+        ranks = Ranks(world.rank, world.size, world.size, names)
+        tree = target(metadata, state, ranks, where=what, device=torch.device("meta"))
+        create_default_local_load_plan(flatten_state_dict(tree)[0], metadata)
+
+    world.agree(what, plan)
 
 
 def _of_groups(paths: Mapping[str, tuple[Any, ...]], path: Sequence[Any]) -> bool:
