@@ -1,7 +1,8 @@
 """Keeps up with the job's log in two threads, so that the agent's own never waits for a store.
 
 The reader holds a connection that waits for the next entry, folds what comes, and finds the log
-again where it goes: when the node that serves it departs, the first survivor serves it on. The
+again where it goes: when the node that serves it departs, or the agent there has died, the first
+survivor serves it on. (Not where that machine is silent: it may live, and serve others.) The
 writer holds another: it appends what this agent says, shows that it lives, and looks after others.
 
 A store that cannot be reached stops neither the agent nor its workers; `trouble` says why.
@@ -10,7 +11,6 @@ A store that cannot be reached stops neither the agent nor its workers; `trouble
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from threading import Condition, Thread
@@ -20,10 +20,10 @@ from evac.rendezvous import log
 from evac.rendezvous.address import Address
 from evac.rendezvous.events import Event, Gone, Leave, Met, decode, encode
 from evac.rendezvous.keys import Keys, Unreachable
-from evac.rendezvous.pulse import Pulses
+from evac.rendezvous.pulse import Pulses, Tempo
 from evac.rendezvous.rounds import Agent, State, after
 from evac.rendezvous.snapshot import Snapshot, dump
-from evac.rendezvous.succession import bid_farewell, forward, place, served, served_by
+from evac.rendezvous.succession import bid_farewell, forward, orphaned, place, served, served_by
 
 logger = logging.getLogger("evac")
 
@@ -31,14 +31,6 @@ _FIRST_PAUSE, _LAST_PAUSE = 0.2, 2.0
 # How long the one who serves the log next may take to begin.
 _TAKE_OVER_SECONDS = 10.0
 _POLL_SECONDS = 0.02
-
-
-@dataclass(frozen=True)
-class Tempo:
-    """Seconds between two signs of life, and without one until an agent counts as gone."""
-
-    beat_seconds: float = 5.0
-    dead_seconds: float = 15.0
 
 
 class Follower:
@@ -174,6 +166,8 @@ class Follower:
                     self._move(None)
                 elif (elsewhere := self._elsewhere()) is not None:
                     self._moved(elsewhere[0], None, elsewhere[1])
+                elif orphaned(self.state, error):
+                    self._host_has_died()
                 else:
                     self._rest(pause)
                     pause = min(pause * 2, _LAST_PAUSE)
@@ -237,6 +231,12 @@ class Follower:
             if not self.trouble and not self._ended and not self.state.moves:
                 logger.warning("the rendezvous store cannot be reached, trying again: %s", reason)
             self.trouble = reason
+            self.changed.notify_all()
+
+    def _host_has_died(self) -> None:
+        """Its agent served the log, and nobody does now: so the log moves, as when a host leaves."""
+        with self.changed:
+            self.state = after(self.state, Gone(self.state.host_agent, by=self.me.node))
             self.changed.notify_all()
 
     def _rest(self, seconds: float) -> None:

@@ -34,14 +34,15 @@ from evac.rendezvous import BACKEND
 from evac.rendezvous.address import ETCD, LONGEST, Address, split_endpoint
 from evac.rendezvous.events import Call, Close, Confirm, Join, Leave, Met, Open
 from evac.rendezvous.exit_barrier import finishing
-from evac.rendezvous.follower import Follower, Tempo
+from evac.rendezvous.follower import Follower
 from evac.rendezvous.keys import Keys, Unreachable
 from evac.rendezvous.opening import CONNECT_SECONDS, open_keys, serve_log
 from evac.rendezvous.own_node import OwnNode
-from evac.rendezvous.pins import Pins
+from evac.rendezvous.pulse import Tempo
 from evac.rendezvous.rounds import Agent, State
 from evac.rendezvous.settings import Settings, read_settings
 from evac.rendezvous.torch_keys import TorchKeys, connect, serve
+from evac.rendezvous.waiting import waits_for
 
 logger = logging.getLogger("evac")
 
@@ -93,14 +94,13 @@ class EvacHandler(RendezvousHandler):
         # The round that this agent is in, and its store.
         self._number = 0
         self._store: TCPStore | None = None
-        # Of the round that is forming: which was opened and confirmed here.
+        # Of the round that is forming: which was opened and confirmed here, and in which log.
         self._reached: tuple[int, TCPStore] | None = None
+        self._reached_in = settings.address
         self._ended = False
         self._own_node = OwnNode(settings.socket, self._me, self._follower.say)
-        self._pins = Pins(settings.socket, self._follower)
         self._follower.start()
         self._own_node.start()
-        self._pins.start()
         atexit.register(self._at_exit)
         if not self._follower.wait(lambda _: self._follower.connected, settings.connect_seconds):
             self._end(Leave(self._me.id), seconds=0.0)
@@ -182,7 +182,7 @@ class EvacHandler(RendezvousHandler):
             self._check_time(state, now - began, now - heard)
             if now >= remind:
                 remind = now + _REMIND_SECONDS
-                logger.warning("%s", self._waits_for(state))
+                logger.warning("%s", waits_for(state, follower.trouble))
             if follower.state is state:
                 follower.wait_change(_STEP_SECONDS)
 
@@ -271,38 +271,39 @@ class EvacHandler(RendezvousHandler):
         return forming or any(agent.id == me for agent in state.waiting)
 
     def _take_part(self, state: State) -> None:
-        """Serve the store of the round that forms, or reach it; then confirm."""
-        forming = state.forming
-        if forming is None or (self._reached and self._reached[0] == forming.number):
+        """Serve the store of the round that forms, or reach it; then confirm.
+
+        Once in each log: a host that died may have taken along what nobody else had read.
+        """
+        forming, reached, log = state.forming, self._reached, self._follower.address
+        again = forming is not None and reached is not None and reached[0] == forming.number
+        if forming is None or (again and self._reached_in == log):
             return
-        rank, me, number = forming.rank(self._me.id), self._me.id, forming.number
-        if rank == 0:
-            try:
-                store = serve(self._settings.local, 0)
-            except Unreachable as error:
-                raise RendezvousConnectionError(str(error)) from error
-            self._reached = number, store
-            self._follower.say(
-                Open(me, number, f"{self._settings.local}:{store.port}"), Confirm(me, number)
-            )
-        elif rank is not None and forming.at:
-            host, port = split_endpoint(forming.at, 0)
-            try:
-                self._reached = (
-                    number,
-                    connect(
-                        host,
-                        port,
-                        seconds=CONNECT_SECONDS,
-                        read_seconds=_ASSIGN_SECONDS,
-                        dead_seconds=self._settings.dead_seconds,
-                    ),
+        me, settings = self._me.id, self._settings
+        rank, number = forming.rank(me), forming.number
+        try:
+            if rank == 0:
+                store = reached[1] if again and reached else serve(settings.local, 0)
+                self._follower.say(Open(me, number, f"{settings.local}:{store.port}"))
+            elif rank is not None and forming.at:
+                host, port = split_endpoint(forming.at, 0)
+                store = connect(
+                    host,
+                    port,
+                    seconds=CONNECT_SECONDS,
+                    read_seconds=_ASSIGN_SECONDS,
+                    dead_seconds=settings.dead_seconds,
                 )
-            except Unreachable as error:
-                # Either it comes, or its agent is gone and the round dissolves.
-                logger.debug("round %d: %s", number, error)
+            else:
                 return
-            self._follower.say(Confirm(me, number))
+        except Unreachable as error:
+            if rank == 0:
+                raise RendezvousConnectionError(str(error)) from error
+            # Either it comes, or its agent is gone and the round dissolves.
+            logger.debug("round %d: %s", number, error)
+            return
+        self._reached, self._reached_in = (number, store), log
+        self._follower.say(Confirm(me, number))
 
     def _enter(self, state: State) -> RendezvousInfo:
         stands, reached = state.round, self._reached
@@ -339,21 +340,7 @@ class EvacHandler(RendezvousHandler):
         if state.round.number and not state.over:
             return  # a spare waits for as long as the job runs
         if waited >= self._settings.join_seconds:
-            raise RendezvousTimeoutError(self._waits_for(state))
-
-    def _waits_for(self, state: State) -> str:
-        if self._follower.trouble:
-            return f"waiting for the rendezvous store: {self._follower.trouble}"
-        here = len(state.waiting)
-        if state.round.number and not state.over:
-            return f"waiting for room: all {len(state.round.agents)} places of the job are taken"
-        if state.short:
-            return (
-                f"waiting for {state.short} more node(s): {here} here, --nnodes wants at least "
-                f"{state.minimum}; start a replacement"
-            )
-        names = ", ".join(sorted({agent.node for agent in state.missing}))
-        return f"waiting for the agents on {names or 'more nodes'} ({here} here)"
+            raise RendezvousTimeoutError(waits_for(state, self._follower.trouble))
 
     # --- servers and the end ---------------------------------------------------------------
 
@@ -390,7 +377,6 @@ class EvacHandler(RendezvousHandler):
     def _end(self, *last: Leave, seconds: float = _SAY_SECONDS) -> None:
         self._ended = True
         self._own_node.stop()
-        self._pins.stop()
         atexit.unregister(self._at_exit)
         self._follower.say(*last)
         self._follower.close(seconds)

@@ -15,6 +15,10 @@ class Unreachable(EvacError):
         self.reason = reason
 
 
+class Refused(Unreachable):
+    """The store's machine answers, and says that nobody serves there: whoever did has ended."""
+
+
 class Keys(Protocol):
     """One connection to one job's keys. One thread at a time; all but `wait` return soon.
 

@@ -7,10 +7,19 @@ follow. A watcher that was stopped itself begins to count anew.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from evac.rendezvous.rounds import State
 
 _WATCHED, _MOST_WATCHED = 3, 256
+
+
+@dataclass(frozen=True)
+class Tempo:
+    """Seconds between two signs of life, and without one until an agent counts as gone."""
+
+    beat_seconds: float = 5.0
+    dead_seconds: float = 15.0
 
 
 class Pulses:

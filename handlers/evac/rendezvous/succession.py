@@ -12,13 +12,22 @@ from threading import Thread
 from evac.rendezvous import log
 from evac.rendezvous.address import Address, split_endpoint
 from evac.rendezvous.events import Depart, Event, decode, encode
-from evac.rendezvous.keys import Keys, Unreachable
+from evac.rendezvous.keys import Keys, Refused, Unreachable
 from evac.rendezvous.rounds import Agent, State
 
 logger = logging.getLogger("evac")
 
 # Who is asked; the first survivors come first.
 _ASKED = 8
+
+
+def orphaned(state: State, error: Unreachable) -> bool:
+    """Whether the agent that served the log has ended without a word, as far as *error* tells.
+
+    A machine that is silent may live, and serve others: nobody takes that one's place.
+    """
+    hosted = state.host is not None and not state.moves and not state.closed
+    return hosted and isinstance(error, Refused)
 
 
 def place(address: Address, agent: Agent) -> Address:

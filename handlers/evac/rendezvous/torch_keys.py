@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined] # public, but not in __all__
 
-from evac.rendezvous.keys import Unreachable
+from evac.rendezvous.keys import Refused, Unreachable
 from evac.rendezvous.silence import bound_all
 
 # A wait has no end of its own: the store writes a warning to stderr each time one runs out.
@@ -38,6 +38,7 @@ def connect(
     Whatever it waits for, it fails once its server's machine has been silent for *dead_seconds*.
 
     Raises:
+        Refused: Nobody serves there.
         Unreachable: Nobody answers there in time.
     """
     with _translated(f"{host}:{port}"):
@@ -111,5 +112,7 @@ def _translated(where: str) -> Generator[None, None, None]:
     # All of torch's own errors of this kind are RuntimeErrors: DistNetworkError, DistStoreError.
     try:
         yield
+    except ConnectionRefusedError as error:
+        raise Refused(where, str(error)) from error
     except (RuntimeError, ValueError, OSError) as error:
         raise Unreachable(where, str(error).splitlines()[0][:200]) from error

@@ -3,9 +3,11 @@
 import gc
 import os
 import random
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 
 import pytest
 
@@ -20,7 +22,7 @@ from tests.handlers.rendezvous.nodes import (
     where,
     work_together,
 )
-from tests.services.process import free_port
+from tests.services.process import answers, free_port
 
 NIGHTLY = os.environ.get("EVAC_NIGHTLY") == "1"
 
@@ -41,6 +43,21 @@ def start(address: Address, names: str, *, host: str = "", maximum: int = 3) -> 
         node.start()
     until("the first round", work_together(nodes.values()))
     return nodes
+
+
+@contextmanager
+def agent_process(port: int) -> Iterator["subprocess.Popen[bytes]"]:
+    """Node a, which serves the store, as a process that can be killed."""
+    code = (
+        "from tests.handlers.rendezvous.nodes import Node, local\n"
+        f"print(Node('a', local({port}), hosts=True).start().join())"
+    )
+    with subprocess.Popen([sys.executable, "-c", code]) as process:
+        try:
+            until("it serves", answers(port))
+            yield process
+        finally:
+            process.kill()
 
 
 def open_files() -> int:
@@ -121,6 +138,23 @@ def test_the_host_of_the_store_departs_and_the_store_moves(
     end(*left)
     # Who left was told, in the log that the others had left: it did not wait in vain.
     assert "going on without them" not in caplog.text
+
+
+def test_the_host_dies_without_a_word() -> None:
+    """As where it is killed at its notice: the first survivor serves the log from what it knows."""
+    port = free_port()
+    with agent_process(port) as host:
+        nodes = {name: Node(name, local(port)).start() for name in "bc"}
+        until("three work", lambda: all(n.now and n.now.world == 3 for n in nodes.values()))
+        host.kill()
+        host.wait()
+
+        until("two go on", work_together(nodes.values()))
+
+    assert len({where(node) for node in nodes.values()} - {local(port)}) == 1
+    third = Node("d", where(nodes["b"])).start()
+    until("three again", work_together([*nodes.values(), third]))
+    end(*nodes.values(), third)
 
 
 def test_the_host_and_another_depart_at_once(caplog: pytest.LogCaptureFixture) -> None:
