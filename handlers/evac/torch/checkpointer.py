@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
@@ -26,7 +26,7 @@ from evac.torch.own_slots import OwnSlots
 from evac.torch.pace import Pace
 from evac.torch.rank_state import RankObjects, Stateful
 from evac.torch.restore import Restore
-from evac.torch.rhythm import Rhythm
+from evac.torch.rhythm import Due, Rhythm
 from evac.torch.slots import Slots
 from evac.torch.stager import HALF, QUIET, Stager
 from evac.torch.state import TrainingState
@@ -175,8 +175,19 @@ class Checkpointer:
         Returns:
             Whether it was staged. Never raises; what went wrong is logged once and counted.
         """
+        return self._at_end(n, self._rhythm.passed)
+
+    def stage(self, n: int) -> bool:
+        """Stage step *n* now, due or not: on every rank, as `step`.
+
+        In the middle of an accumulated step it is refused, and made up for by the next `step`.
+        """
+        return self._at_end(n, self._rhythm.asked)
+
+    def _at_end(self, n: int, ended: Callable[..., Due]) -> bool:
+        """Step *n* has *ended*: do what is due."""
         try:
-            due = self._rhythm.passed(n, planned=self._stager.planned)
+            due = ended(n, planned=self._stager.planned)
             if due.plan:
                 self._plan_anew(n)
         except Exception as error:  # noqa: BLE001 - training goes on whatever this is; it is logged with its trace
@@ -184,13 +195,9 @@ class Checkpointer:
             return False
         if due.unfinished:
             self._complaints.warn(HALF, f"step {n} is not staged: {due.unfinished}")
-        return due.stage and self.stage(n)
+        return due.stage and self._stage(n)
 
-    def stage(self, n: int) -> bool:
-        """Stage step *n* now; see `step`.
-
-        In the middle of an accumulated step it is refused, and made up for by the next `step`.
-        """
+    def _stage(self, n: int) -> bool:
         started = monotonic()
         try:
             self._await_daemon()

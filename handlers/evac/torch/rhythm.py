@@ -87,6 +87,24 @@ class Rhythm:
         Args:
             planned: The layout is.
         """
+        plan = self._arranged(step, planned=planned)
+        self._owed |= self._pace.due(step, now=self._clock(), planned=planned)
+        if not self._owed:
+            return Due(plan=plan)
+        # Before the layout is planned, a stage is a collective: never on one rank's finding.
+        if planned and (unfinished := self._unfinished()):
+            return Due(plan=plan, unfinished=unfinished)
+        self._owed = False
+        return Due(stage=True, plan=plan)
+
+    def asked(self, step: int, *, planned: bool) -> Due:
+        """As `passed`, where *step* is to be staged whatever is due."""
+        plan = self._arranged(step, planned=planned)
+        self._owed = False
+        return Due(stage=True, plan=plan)
+
+    def _arranged(self, step: int, *, planned: bool) -> bool:
+        """Take in what all ranks agreed on for *step*; whether it is to plan anew."""
         plan = False
         for what in self._open().passed(step):
             if what == _PLAN:
@@ -96,14 +114,7 @@ class Rhythm:
                 self._pace.agreed(what)
             else:
                 self._owed = True
-        self._owed |= self._pace.due(step, now=self._clock(), planned=planned)
-        if not self._owed:
-            return Due(plan=plan)
-        # Before the layout is planned, a stage is a collective: never on one rank's finding.
-        if planned and (unfinished := self._unfinished()):
-            return Due(plan=plan, unfinished=unfinished)
-        self._owed = False
-        return Due(stage=True, plan=plan)
+        return plan
 
     def owe(self) -> None:
         """What was due could not be staged in the middle of a step: try again at the next one's end.

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -31,19 +32,24 @@ def _notice(rank: int, folder: str) -> None:
     saver.close()
 
 
-def _growth(rank: int, folder: str) -> None:
-    """Rank 1's loader outgrows the room that was planned for it; then every step is staged again."""
+def _growth(rank: int, folder: str, verb: str, stride: int) -> None:
+    """Rank 1's loader outgrows the room that was planned for it; then every step is staged again.
+
+    Args:
+        verb: `step`, or `stage` by a loop that decides itself when to.
+        stride: From one number of a step to the next.
+    """
     client, run = FakeClient([f"file://{folder}/store"]), Run(rank=rank, ddp=True)
     saver = run.saver(client=client.as_client(), every=1)
     for step in range(1, 400):
         run.train()
         if step == 4 and rank == 1:
             run.loader._order = list(range(40_000)) * 2
-        saver.step(step)
+        getattr(saver, verb)(step * stride)
         for number, _ in client.kept:
             if number not in client._free:
                 client.free(number)
-        if _enough(len(client.reservations) > 1 and client.kept[-1][1] > 4):
+        if _enough(len(client.reservations) > 1 and client.kept[-1][1] > 4 * stride):
             break
     _tell(folder, rank, client)
     saver.close()
@@ -99,16 +105,17 @@ def test_a_notice_to_one_node_has_all_ranks_stage_the_same_step(tmp_path: Path) 
     assert one["kept"][-1] >= 5
 
 
+@pytest.mark.parametrize(("verb", "stride"), [("step", 1), ("stage", 32)])
 def test_a_state_that_outgrew_its_layout_on_one_rank_is_planned_anew_on_all(
-    tmp_path: Path,
+    tmp_path: Path, verb: str, stride: int
 ) -> None:
-    ranks.run(_WORLD, _growth, str(tmp_path))
+    ranks.run(_WORLD, _growth, str(tmp_path), verb, stride)
     one, other = _told(tmp_path)
     assert one["layouts"] == other["layouts"]
     assert len(set(one["layouts"])) == 2
     # Rank 1 skipped what did not fit; from the new layout on both have the same steps.
     assert one["kept"][-1] == other["kept"][-1]
-    assert one["kept"][:3] == other["kept"][:3] == [1, 2, 3]
+    assert one["kept"][:3] == other["kept"][:3] == [stride, 2 * stride, 3 * stride]
 
 
 def test_moments_that_appear_late_are_planned_for_between_the_ranks(tmp_path: Path) -> None:

@@ -95,23 +95,24 @@ def scalar(run: Run) -> None:
     run.model.register_buffer("amax", torch.tensor(0.5))
 
 
+@pytest.mark.parametrize("verb", ["step", "stage"])
 @pytest.mark.parametrize("change", [renamed, widened, scalar])
 def test_a_model_that_changes_while_it_trains_is_restored_as_it_became(
-    store: str, change: Any
+    store: str, change: Any, verb: str
 ) -> None:
     run = Run()
     run.model.register_buffer("one", torch.arange(4.0))
     saver = run.saver(store=store)
     for step in (1, 2):
         run.train()
-        assert saver.step(step)
+        assert getattr(saver, verb)(step)
         wait_committed(store, step)
     change(run)
     step = 2
     while saver.stats.staged < 4:
         step += 1
         run.train()
-        saver.step(step)
+        getattr(saver, verb)(step)
     saver.close()
     if change is renamed:
         assert nbytes(store, step) == nbytes(store, 2)
