@@ -89,7 +89,7 @@ class Evacuation:
         self._complaints = Complaints()
         # A job of many ranks comes at once; one that comes and goes for ever fills no log.
         self._comings = Complaints(burst=256, every=1.0)
-        self._saver = saver
+        self.saver = saver
         self._keep = keep
         self._reported: dict[str, Outcome] = {}
         self._needed: tuple[object, dict[str, Rate], dict[str, float], float] | None = None
@@ -352,7 +352,7 @@ class Evacuation:
         self._journal.close(self.flush.order.id)
 
     async def _thin_out(self, place: Place) -> None:
-        wrong = await self._saver.thin_out(place, keep=self._keep)
+        wrong = await self.saver.thin_out(place, keep=self._keep)
         if wrong:
             log.warning("store.crowded", store=place.store, prefix=place.prefix, reason=wrong)
 

@@ -259,7 +259,7 @@ def make_calm(
             board,
             evacuation.way,
             open_store=opened,
-            saver=partial(Saver, node=node),
+            saver=evacuation.saver.through,
             cap=partial(_cap, config, evacuation),
             learned=learned,
             interval=config.quiet.min_interval_seconds,

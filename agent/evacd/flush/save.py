@@ -7,21 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
-from evac.commit import Share, put_shares, retain
+from evac.commit import Share, put_shares
 from evac.errors import EvacError, StoreRejected
 from evac.manifest import COPY, FULL, Manifest
 from evac.store import Owner, Store
 from evacd.facts import Kind
+from evacd.flush.thinning import Place as Place
+from evacd.flush.thinning import Thinning
 from evacd.workloads import Part
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a job's generations lie, for whoever thins them out."""
-
-    store: str
-    prefix: str
-    owner: Owner
 
 
 @dataclass(frozen=True)
@@ -65,15 +58,27 @@ def broken(error: BaseException) -> str:
 class Saver:
     """Knows how to write and commit; where to, the plan says."""
 
-    def __init__(self, open_store: Callable[[str, Owner], Store], *, node: str) -> None:
+    def __init__(
+        self,
+        open_store: Callable[[str, Owner], Store],
+        *,
+        node: str,
+        thinning: Thinning | None = None,
+    ) -> None:
         """Open nothing yet.
 
         Args:
             open_store: Gives the store behind a URL, whose files will be the owner's.
             node: Name that goes into the manifests.
+            thinning: That of all who save on this node.
         """
         self._open_store = open_store
         self._node = node
+        self._thinning = thinning or Thinning()
+
+    def through(self, open_store: Callable[[str, Owner], Store]) -> "Saver":
+        """One that opens stores otherwise, and knows with this one what both do."""
+        return Saver(open_store, node=self._node, thinning=self._thinning)
 
     async def save(
         self,
@@ -88,8 +93,10 @@ class Saver:
         if kind == "held":
             return Unsaved("what survivors hold goes with the rest", for_good=True)
         shares = [self._share(lane, part, order) for part in parts]
+        prefix, generation = parts[0].prefix, parts[0].generation
         try:
-            whole = await put_shares(parts[0].prefix, shares, kind=kind, progress=progress)
+            with self._thinning.spared(lane, prefix, generation):
+                whole = await put_shares(prefix, shares, kind=kind, progress=progress)
         except EvacError as error:
             return Unsaved(str(error), isinstance(error, StoreRejected))
         nbytes = sum(
@@ -105,7 +112,8 @@ class Saver:
     async def thin_out(self, place: Place, *, keep: int) -> str:
         """Delete what is older than the newest *keep* generations; why not, or ""."""
         try:
-            await retain(self._open_store(place.store, place.owner), place.prefix, keep=keep)
+            store = self._open_store(place.store, place.owner)
+            await self._thinning.thin(store, place, keep=keep)
         except EvacError as error:
             return str(error)
         return ""

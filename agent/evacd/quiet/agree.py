@@ -23,13 +23,11 @@ async def begun(
         part: Any of the unit's; its rank is not looked for.
     """
     try:
-        there = await survey(store, part.prefix)
+        there = await survey(store, part.prefix, among=among)
     except EvacError:
         # Who cannot read will hear why when it writes.
         return newest
     halves = [
-        status.generation
-        for status in there
-        if status.generation in among and status.ranks and part.rank not in status.ranks
+        status.generation for status in there if status.ranks and part.rank not in status.ranks
     ]
     return max(halves, default=newest)

@@ -18,6 +18,7 @@ because DCP takes a folder with `.metadata` for whole.
 
 from evac.commit.checksum import chunk_sums
 from evac.commit.judge import GenerationStatus, State, expendable, judge
+from evac.commit.known import Known
 from evac.commit.reading import foreign, jobs, newest_complete, survey, was_ever_complete
 from evac.commit.retention import retain
 from evac.commit.shares import Share, put_shares
@@ -33,6 +34,7 @@ from evac.commit.writing import (
 
 __all__ = [
     "GenerationStatus",
+    "Known",
     "Problem",
     "Share",
     "State",

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from evac.commit.judge import (
@@ -16,6 +16,7 @@ from evac.commit.judge import (
     of_weights,
     pending_name,
 )
+from evac.commit.known import Known
 from evac.errors import GenerationError, StoreMissing
 from evac.generation import MARKER, METADATA, WEIGHTS, Generation
 from evac.groups import one_error
@@ -52,15 +53,29 @@ async def load(store: Store, prefix: str, generation: Generation, kind: str = FU
 
 
 async def survey(
-    store: Store, prefix: str, *, only: Callable[[Mapping[str, int]], bool] = lambda _: True
+    store: Store,
+    prefix: str,
+    *,
+    only: Callable[[Mapping[str, int]], bool] = lambda _: True,
+    among: Collection[Generation] | None = None,
+    known: Known | None = None,
 ) -> tuple[GenerationStatus, ...]:
     """Every generation of a job, newest first; then its weights, where these are all it has.
 
     Args:
         only: By the names and sizes of what lies in its folder, whether to look at it at all.
+        among: Look at these alone.
+        known: What earlier surveys of this job in this store have found; this one adds to it.
     """
-    found = _newest_first(store, prefix, below=None, only=only)
-    return tuple([loaded.status async for loaded in found])
+    there = by_generation(prefix, await store.list(prefix))
+    if known is not None:
+        known.only(there)
+    wanted = {
+        generation: files
+        for generation, files in there.items()
+        if only(files) and (among is None or generation in among)
+    }
+    return tuple([status async for status in _judged(store, prefix, wanted, known or Known())])
 
 
 async def newest_complete(
@@ -74,8 +89,9 @@ async def newest_complete(
         below: Only older ones: where the newest turned out to be corrupt.
         kind: ``full``, or ``weights`` for one of which only these are whole.
     """
-    async for loaded in _newest_first(store, prefix, below=below):
-        status = loaded.status
+    there = by_generation(prefix, await store.list(prefix))
+    wanted = {one: files for one, files in there.items() if below is None or one < below}
+    async for status in _judged(store, prefix, wanted, Known()):
         if status.state is State.COMPLETE and status.kind == kind:
             return status.generation
     return None
@@ -124,24 +140,32 @@ async def foreign(store: Store, prefix: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-async def _newest_first(
-    store: Store,
-    prefix: str,
-    *,
-    below: Generation | None,
-    only: Callable[[Mapping[str, int]], bool] = lambda _: True,
-) -> AsyncIterator[Loaded]:
-    for generation, files in by_generation(prefix, await store.list(prefix)).items():
-        if (below is not None and generation >= below) or not only(files):
-            continue
+async def _judged(
+    store: Store, prefix: str, found: Mapping[Generation, Mapping[str, int]], known: Known
+) -> AsyncIterator[GenerationStatus]:
+    """One after the other, and of each its weights where these are all it has.
+
+    Args:
+        found: Names and sizes of what lies in their folders.
+    """
+
+    async def look(generation: Generation, kind: str) -> GenerationStatus:
+        files = found[generation]
+        status = known.get(generation, kind, files)
+        if status is None:
+            status = (await _load(store, prefix, generation, files, kind)).status
+            known.note(status, files)
+        return status
+
+    for generation, files in found.items():
         weights = any(manifest_rank(name) is not None for name in of_weights(files))
         whole = False
         if not weights or not files.keys() <= {f"{WEIGHTS}/{name}" for name in of_weights(files)}:
-            full = await _load(store, prefix, generation, files, FULL)
-            whole = full.status.state in (State.COMPLETE, State.FINISHABLE)
+            full = await look(generation, FULL)
+            whole = full.state in (State.COMPLETE, State.FINISHABLE)
             yield full
         if weights and not whole:
-            yield await _load(store, prefix, generation, files, WEIGHTS)
+            yield await look(generation, WEIGHTS)
 
 
 async def _load(

@@ -117,7 +117,7 @@ class Node:
         self.flushed: list[tuple[str, int]] = []
         self.learned: list[Seen] = []
         self.drilling = False
-        saver = self.saver(self.open_store)
+        saver = Saver(self.open_store, node="node-1")
         self.way = GiveWay(self.aboard, _Watched(saver, self.flushed))
         self.flush = Flush(
             self.way, self.way,
@@ -126,13 +126,10 @@ class Node:
         )  # fmt: skip
         self.trickle = Trickle(
             [lane for lane in self.lanes if is_durable(lane)], self.aboard, self.way,
-            open_store=self.open_store, saver=self.saver, cap=lambda _: cap,
+            open_store=self.open_store, saver=saver.through, cap=lambda _: cap,
             learned=lambda lane, seen: self.learned.append(seen), interval=interval, keep=2, quiet=self.quiet, clock=CLOCK, told=self._said,
         )  # fmt: skip
         self.aboard.changed = self.trickle.wake
-
-    def saver(self, open_store: Callable[[str, Owner], Store]) -> Saver:
-        return Saver(open_store, node="node-1")
 
     def open_store(self, url: str, owner: Owner) -> Store:
         return LocalStore(url.removeprefix("file://"))
