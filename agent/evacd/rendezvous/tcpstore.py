@@ -11,9 +11,9 @@ import os
 import struct
 from asyncio import StreamReader, StreamWriter
 
-_VALIDATE, _SET, _COMPARE_SET, _GET, _CHECK, _PING = 0, 1, 2, 3, 5, 13
+_VALIDATE, _SET, _COMPARE_SET, _PING = 0, 1, 2, 13
 _MAGIC = 0x3C85F7CE
-_READY = 0
+_ABSENT = b"\0absent"
 # A job of ten thousand nodes has a snapshot of some 2 MB; nobody may make the daemon keep more.
 _MOST_BYTES = 8 << 20
 
@@ -53,13 +53,12 @@ class TcpStore:
 
     async def get(self, key: str) -> bytes | None:
         """See `joblog.Keys.get`."""
-        name = self._key(key)
-        # A plain get of what is not there would wait for it.
-        await self._send(struct.pack("=BQ", _CHECK, 1), name)
-        if (await self._read(1))[0] != _READY:
-            return None
-        await self._send(struct.pack("=B", _GET), name)
-        return await self._value()
+        # A plain get of what is not there, or not any more, would wait for it. Where a key is not
+        # there, a compare-and-set that expects something answers with just that.
+        absent = _sized(_ABSENT)
+        await self._send(struct.pack("=B", _COMPARE_SET), self._key(key), absent, absent)
+        found = await self._value()
+        return None if found == _ABSENT else found
 
     async def create(self, key: str, value: bytes) -> bytes:
         """See `joblog.Keys.create`."""

@@ -16,6 +16,8 @@ from evac.rendezvous.silence import bound_all
 
 # A wait has no end of its own: the store writes a warning to stderr each time one runs out.
 _FOR_EVER = timedelta(days=365)
+# No value; where a key is not there, a compare_set that expects something answers with just that.
+_ABSENT = "\0absent"
 
 
 def serve(host: str, port: int) -> TCPStore:
@@ -77,9 +79,9 @@ class TorchKeys:
         """See `Keys.get`."""
         full = [self._full(key) for key in keys]
         with self._open() as store:
-            if full and store.check(full):
-                return list(store.multi_get(full))
-            return [bytes(store.get(key)) if store.check([key]) else None for key in full]
+            # A plain get waits for what is not there, and what was just there may be deleted by now.
+            found = [bytes(store.compare_set(key, _ABSENT, _ABSENT)) for key in full]
+        return [None if value == _ABSENT.encode() else value for value in found]
 
     def wait(self, key: str) -> None:
         """See `Keys.wait`."""
