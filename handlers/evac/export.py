@@ -215,7 +215,7 @@ def _safetensors(
     contents = look(store.url, job, status.generation, status.kind or FULL)
     if not isinstance(contents, Contents):
         raise GenerationError(contents[0].key, contents[0].reason)
-    weights = Weights(store.url, str(status.generation), contents)
+    weights = Weights(str(status.generation), contents)
     progress = Progress(f"{job} {status.generation.directory}", weights.nbytes)
     try:
         tied = weights.write(aside, shard=args.shard_bytes, once=args.tied_once, progress=progress)

@@ -22,6 +22,7 @@ from evac.torch.complaints import Complaints
 from evac.torch.freshness import Freshness
 from evac.torch.identity import Identity, claim
 from evac.torch.local_memory import adopted
+from evac.torch.origins import Origins
 from evac.torch.own_slots import OwnSlots
 from evac.torch.pace import Pace
 from evac.torch.rank_state import RankObjects, Stateful
@@ -152,6 +153,7 @@ class Checkpointer:
             unfinished,
         )
         self._stats = Stats()
+        self._origins = Origins({})
         self._closed = False
         self._introduced = False
         self._rhythm.follow(self._client)
@@ -165,6 +167,11 @@ class Checkpointer:
             unchanged=self._freshness.unchanged,
         )
         return with_pace(found, self._pace, now=monotonic())
+
+    @property
+    def origins(self) -> Origins:
+        """Where all ranks together have read what was restored; empty where nothing was."""
+        return self._origins
 
     def step(self, n: int) -> bool:
         """Stage step *n* if it is due: call at the end of every step, on every rank.
@@ -233,6 +240,9 @@ class Checkpointer:
     def restore(self, *, allow_weights_only: bool = False) -> int | None:
         """Go back to the newest whole generation; call before the first step, on every rank.
 
+        Whole is what all nodes' memory, peers and stores have together; `origins` then says which of
+        them gave how much. What several ranks of a node need is read once.
+
         Args:
             allow_weights_only: Take weights that were saved without the rest, where they are newer
                 than all that is whole: the step is theirs, all but the model starts afresh.
@@ -270,6 +280,7 @@ class Checkpointer:
         if restored is None:
             return None
         self._above = restored.incarnation
+        self._origins = restore.origins
         return restored.step
 
     def close(self, *, discard: bool = False) -> None:

@@ -4,19 +4,18 @@ import logging
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 
 from evac.commit import Problem
 from evac.errors import GenerationError
 from evac.generation import Generation
-from evac.manifest import FULL
-from evac.torch import blocking
-from evac.torch.candidates import Candidate, Found, find, preference
 from evac.torch.damage import Unsound, soundly
 from evac.torch.dcp_job import Connected
-from evac.torch.local_memory import HERE, LocalBodies, LocalMemory, NearestBodies, adopted, whole
+from evac.torch.gathering import Gathering
+from evac.torch.holdings import Candidate, reaches
+from evac.torch.local_memory import LocalMemory, adopted
+from evac.torch.looking import Looked, described, look_for
 from evac.torch.reader import StoreReader
-from evac.torch.reader_bodies import Bodies, Contents, look, opened
+from evac.torch.reader_bodies import Contents, opened
 
 log = logging.getLogger("evac")
 
@@ -25,13 +24,20 @@ log = logging.getLogger("evac")
 class Picked:
     """What is loaded, and how."""
 
-    generation: Generation
-    store: str
+    candidate: Candidate
     reader: StoreReader
+
+    @property
+    def generation(self) -> Generation:
+        """Which one."""
+        return self.candidate.generation
 
 
 class Finding:
     """Looks through the node's memory and the stores. Every method but `close` is a collective.
+
+    DCP's readers load each by itself, so only what each rank reaches in its own node's memory and in
+    stores is taken; `Checkpointer.restore` has the ranks hand on the rest.
 
     Args:
         weights: See `EvacReader`.
@@ -41,7 +47,7 @@ class Finding:
         self._all = connected
         self._weights = weights
         self._memory = LocalMemory(None)
-        self._damaged: set[tuple[Generation, str]] = set()
+        self._damaged: set[tuple[Generation, tuple[str, ...]]] = set()
 
     def pick(self, step: int | None) -> Picked | None:
         """The newest whole generation, of *step* where it is given.
@@ -51,21 +57,24 @@ class Finding:
         """
         self.close()
         self._memory = adopted(self._all.client)
-        found = self._find()
-        self._damaged = set().union(*self._all.world.gather(self._damaged))
+        world, prefix = self._all.world, self._all.prefix
+        stores, prefix = world.broadcast((self._all.stores, prefix))
+        looked = look_for(world, self._memory, stores, prefix, weights=self._weights)
+        found = self._reached(looked)
+        self._damaged = set().union(*world.gather(self._damaged))
         for candidate in found:
             if step not in (None, candidate.generation.step):
                 continue
-            if (candidate.generation, candidate.store) in self._damaged:
+            if (candidate.generation, candidate.places) in self._damaged:
                 continue
-            picked = self._try(candidate)
+            picked = self._try(candidate, looked)
             if isinstance(picked, Picked):
                 return picked
             for problem in picked:
                 log.warning("%s: %s", problem.key, problem.reason)
-        if found or self._trouble:
-            why = self._trouble or "every generation is damaged, or of another step"
-            raise GenerationError(self._all.prefix, f"nothing usable, and {why}")
+        if found or looked.choices.trouble:
+            why = looked.choices.trouble or "every generation is damaged, or of another step"
+            raise GenerationError(prefix, f"nothing usable, and {why}")
         return None
 
     @contextmanager
@@ -74,64 +83,32 @@ class Finding:
         try:
             yield
         except Unsound:
-            self._damaged.add((picked.generation, picked.store))
+            self._damaged.add((picked.generation, picked.candidate.places))
             raise
 
     def close(self) -> None:
         """The daemon may have its memory back."""
         self._memory.close()
 
-    def _find(self) -> list[Candidate]:
-        world = self._all.world
-        stores, prefix = world.broadcast((self._all.stores, self._all.prefix))
+    def _reached(self, looked: Looked) -> list[Candidate]:
+        """Those of which every rank has all near that no store has."""
+        every = looked.choices.candidates
+        mine = [reaches(one, looked.near, looked.stores) for one in every]
+        told = self._all.world.gather(mine)
+        return [one for n, one in enumerate(every) if all(theirs[n] for theirs in told)]
 
-        def ask() -> Found | None:
-            if world.rank != 0:
-                return None
-            return blocking.run(lambda: find(stores, prefix, weights=self._weights))
-
-        found = world.agree(prefix, ask)[0]
-        assert found is not None
-        self._trouble = found.trouble
-        offers = world.gather(self._memory.offers())
-        here = [Candidate(one, HERE, ranks, FULL) for one, ranks in whole(offers)]
-        return sorted([*here, *found.candidates], key=preference, reverse=True)
-
-    def _look(self, candidate: Candidate) -> Contents | tuple[Problem, ...]:
-        world, generation = self._all.world, candidate.generation
-        if candidate.store == HERE:
-            mine = self._memory.look(generation)
-            failed = world.gather(() if isinstance(mine, Contents) else mine)
-            return next(filter(None, failed), mine)
-        prefix, kept = self._all.prefix, list[Contents]()
-
-        def act() -> tuple[Problem, ...]:
-            if world.rank != 0:
-                return ()
-            found = look(candidate.store, prefix, generation, candidate.kind)
-            if not isinstance(found, Contents):
-                return found
-            kept.append(found)
-            return ()
-
-        # Whatever looking raises is raised on all ranks.
-        return world.agree(prefix, act)[0] or world.broadcast(kept[0] if kept else None)
-
-    def _try(self, candidate: Candidate) -> Picked | tuple[Problem, ...]:
-        contents = self._look(candidate)
+    def _try(self, candidate: Candidate, looked: Looked) -> Picked | tuple[Problem, ...]:
+        world, where = self._all.world, str(candidate.generation)
+        contents = described(world, self._memory, candidate, looked, self._all.prefix)
         if not isinstance(contents, Contents):
             return contents
-        where = str(candidate.generation)
+
+        def open_it() -> Picked:
+            near = self._memory.bodies(candidate.made, contents)
+            bodies = Gathering.alone(opened, contents, near)
+            return Picked(candidate, StoreReader(bodies, where, contents))
+
         try:
-            return soundly(self._all.world, where, lambda: self._opened(candidate, contents))
+            return soundly(world, where, open_it)
         except Unsound as error:
             return error.problems
-
-    def _opened(self, candidate: Candidate, contents: Contents) -> Picked:
-        local = self._memory.bodies(candidate.generation)
-        store = partial(opened, candidate.store)
-        bodies: LocalBodies | NearestBodies = local
-        if candidate.store != HERE:
-            bodies = NearestBodies(local, Bodies(store, contents), contents)
-        reader = StoreReader(store, str(candidate.generation), contents, bodies)
-        return Picked(candidate.generation, candidate.store, reader)

@@ -7,57 +7,28 @@ the daemon's checksum before anything is loaded. While they are adopted nobody w
 import hashlib
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import pickle
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+
+from torch.distributed.checkpoint.metadata import Metadata
 
 from evac._adoption import AdoptedFile, AdoptedSlot, Adoption
 from evac.client import Client
 from evac.commit import Problem, chunk_sums
 from evac.errors import EvacError, NotConnected
 from evac.generation import Generation
-from evac.manifest import CHUNK
-from evac.torch.reader_bodies import Bodies, Contents, Span, Sums
+from evac.manifest import CHUNK, FULL
+from evac.torch.holdings import Holding, Kept, Made
+from evac.torch.parting import Chunks, numbers
+from evac.torch.reader_bodies import Contents, Failure, Sums
 
 log = logging.getLogger("evac")
 
-# What a candidate's store is called where it is none.
+# What a place is called that is no store: to its own ranks, and to the others.
 HERE = "this node's memory"
+NODE = "memory of node"
 _THREADS = 8
-
-
-@dataclass(frozen=True)
-class Offer:
-    """What one node has of a generation; travels between ranks.
-
-    Attributes:
-        ranks: Whose shares.
-    """
-
-    generation: Generation
-    layout: str
-    world: int
-    ranks: tuple[int, ...]
-
-
-def whole(offers: Sequence[Sequence[Offer]]) -> list[tuple[Generation, int]]:
-    """Generations of which every rank has something near, and all together all; and their worlds.
-
-    Newest first. That a rank has near what it needs is seen when it is loaded.
-
-    Args:
-        offers: Of each rank.
-    """
-    found: list[tuple[Generation, int]] = []
-    generations = {one.generation for offered in offers for one in offered}
-    for generation in sorted(generations, reverse=True):
-        near = [[o for o in offered if o.generation == generation] for offered in offers]
-        every = [one for offered in near for one in offered]
-        if not all(near) or len({(one.layout, one.world) for one in every}) != 1:
-            continue
-        if {rank for one in every for rank in one.ranks} == set(range(every[0].world)):
-            found.append((generation, every[0].world))
-    return found
 
 
 class LocalMemory:
@@ -69,31 +40,40 @@ class LocalMemory:
         for slot in adoption or ():
             self._slots.setdefault(slot.generation, {})[slot.rank] = slot
 
-    def offers(self) -> list[Offer]:
-        """What this node has."""
-        found = []
-        for generation, slots in self._slots.items():
-            if len({(one.layout, one.world) for one in slots.values()}) == 1:
-                one = next(iter(slots.values()))
-                found.append(Offer(generation, one.layout, one.world, tuple(sorted(slots))))
+    def holdings(self, node: str) -> list[Holding]:
+        """What this node has, newest first."""
+        found: list[Holding] = []
+        names: dict[str, frozenset[str]] = {}
+        for slots in self._slots.values():
+            alike: dict[Made, list[AdoptedSlot]] = {}
+            for slot in slots.values():
+                # A Checkpointer's layout goes by the name of its .metadata.
+                made = Made(slot.generation, FULL, slot.run, slot.layout, slot.world, slot.layout)
+                alike.setdefault(made, []).append(slot)
+            for made, some in alike.items():
+                described = self.metadata(made)
+                files = {file.name: Kept(file.nbytes) for one in some for file in one.files}
+                ranks = frozenset(one.rank for one in some)
+                # With all shares nobody asks; else one layout has many generations.
+                if described and len(ranks) < made.world and made.metadata not in names:
+                    names[made.metadata] = _names(described)
+                known = names.get(made.metadata, frozenset())
+                found.append(Holding(f"{NODE} {node}", made, ranks, files, bool(described), known))
         return found
 
-    def look(self, generation: Generation) -> Contents | tuple[Problem, ...]:
-        """What a generation holds as far as it is here; or why it cannot be restored."""
-        slots = self._slots.get(generation, {})
-        for slot in slots.values():
-            metadata = slot.metadata
-            if metadata and hashlib.sha256(metadata).hexdigest() == slot.layout:
-                files = [file for one in slots.values() for file in one.files]
-                bodies = {file.name: Sums(file.nbytes, ()) for file in files}
-                return Contents(HERE, metadata, bodies)
-        return (Problem(str(generation), "no .metadata in this node's memory is its own"),)
+    def metadata(self, made: Made) -> bytes:
+        """The bytes of its `.metadata`; b"" where they are not here."""
+        for slot in self._slots.get(made.generation, {}).values():
+            metadata = slot.metadata if slot.layout == made.layout else b""
+            if metadata and hashlib.sha256(metadata).hexdigest() == made.metadata:
+                return metadata
+        return b""
 
-    def bodies(self, generation: Generation) -> "LocalBodies":
-        """Its bytes, as far as they are here."""
-        slots = self._slots.get(generation, {}).values()
-        files = {file.name: file for one in slots for file in one.files}
-        return LocalBodies(str(generation), files)
+    def bodies(self, made: Made, contents: Contents) -> "LocalBodies":
+        """Its bytes, as far as they are here and are the very ones."""
+        slots = self._slots.get(made.generation, {}) if made.kind == FULL else {}
+        alike = [one for one in slots.values() if _is(one, made)]
+        return LocalBodies(contents, {file.name: file for one in alike for file in one.files})
 
     def close(self) -> None:
         """The daemon may have it again."""
@@ -103,120 +83,61 @@ class LocalMemory:
 
 
 class LocalBodies:
-    """The bodies of one generation in memory; see `reader_bodies.Bodies`.
+    """The bodies of one generation in memory: whole files, read where they lie.
 
     Attributes:
         nbytes: How much was compared with its checksum, and was right.
         unsummed: How much there was no checksum for yet.
     """
 
-    def __init__(self, generation: str, files: Mapping[str, AdoptedFile]) -> None:
+    def __init__(self, contents: Contents, files: Mapping[str, AdoptedFile]) -> None:
         self.nbytes = 0
         self.unsummed = 0
-        self._generation = generation
-        self._files = files
-        self._there: dict[str, set[int]] = {}
+        self._folder = contents.folder
+        self._files = {
+            name: file
+            for name, file in files.items()
+            if name in contents.bodies and _matches(file, contents.bodies[name])
+        }
 
     @property
-    def remark(self) -> str:
-        """See `Fetched.remark`."""
-        if not self.unsummed:
-            return ""
-        return f"; for {self.unsummed:,} bytes more there was no checksum yet"
+    def names(self) -> frozenset[str]:
+        """What is here, and not known to be damaged."""
+        return frozenset(self._files)
 
-    def has(self, body: str, sums: Sums) -> bool:
-        """Whether this very body is here, as far as its checksums are known."""
-        file = self._files.get(body)
-        return (
-            file is not None
-            and file.nbytes == sums.nbytes
-            and len(file.crc32c) == len(sums.crc32c)
-            and all(mine in (None, its) for mine, its in zip(file.crc32c, sums.crc32c, strict=True))
-        )
-
-    def fetch(self, spans: Iterable[Span]) -> tuple[Problem, ...]:
-        """See `Bodies.fetch`; what is not here is a problem."""
-        wanted: list[tuple[AdoptedFile, int]] = []
-        for span in spans:
-            file = self._files.get(span.body)
-            where = f"{self._generation}/{span.body}"
-            if file is None:
-                return (Problem(where, "is not in this node's memory"),)
-            if span.offset < 0 or span.offset + span.nbytes > file.nbytes:
-                return (Problem(where, "its .metadata speaks of bytes that it has not"),)
-            there = self._there.setdefault(span.body, set())
-            chunks = range(span.offset // CHUNK, -(-(span.offset + span.nbytes) // CHUNK))
-            wanted += [(file, chunk) for chunk in chunks if chunk not in there]
-            there.update(chunks)
+    def fetch(self, chunks: Chunks) -> list[Failure]:
+        """Check *chunks* of what is here; what is damaged is here no more."""
+        wanted = [
+            (self._files[body], chunk) for body, some in chunks.items() for chunk in numbers(some)
+        ]
         if not wanted:
-            return ()
+            return []
         threads = min(_THREADS, os.cpu_count() or 1, len(wanted))
         with ThreadPoolExecutor(threads, "evac-check") as pool:
-            problems = [one for one in pool.map(self._check, wanted) if one is not None]
+            found = {one.body: one for one in pool.map(self._check, wanted) if one is not None}
         for file, chunk in wanted:
             length = min(CHUNK, file.nbytes - chunk * CHUNK)
             if _named(file, chunk) is None:
                 self.unsummed += length
-            else:
+            elif file.name not in found:
                 self.nbytes += length
-        return tuple(problems[:1])
+        for body in found:
+            del self._files[body]
+        return [found[body] for body in sorted(found)]
 
     def memory(self, body: str) -> memoryview:
-        """See `Bodies.memory`."""
+        """All of *body*; nobody may write to it."""
         return self._files[body].memory
 
-    def drop(self) -> None:
-        """See `Bodies.drop`: what was checked is checked again."""
-        self._there.clear()
-
-    def _check(self, wanted: tuple[AdoptedFile, int]) -> Problem | None:
+    def _check(self, wanted: tuple[AdoptedFile, int]) -> Failure | None:
         file, chunk = wanted
         named = _named(file, chunk)
         with file.data[chunk * CHUNK : (chunk + 1) * CHUNK] as data:
             if named is None or chunk_sums(data) == (named,):
                 return None
         place = f"chunk {chunk + 1} of {len(file.crc32c)}, from byte {chunk * CHUNK}"
-        return Problem(f"{self._generation}/{file.name}", f"CRC-32C differs in {place}, in memory")
-
-
-class NearestBodies:
-    """Bodies of a store's generation: from memory where this very one is there, else from the store."""
-
-    def __init__(self, local: LocalBodies, store: Bodies, contents: Contents) -> None:
-        self._local = local
-        self._store = store
-        self._near = {name for name, sums in contents.bodies.items() if local.has(name, sums)}
-
-    @property
-    def nbytes(self) -> int:
-        """See `Bodies`: of both."""
-        return self._store.nbytes + self._local.nbytes
-
-    @property
-    def remark(self) -> str:
-        """See `Fetched.remark`."""
-        here = self._local.nbytes + self._local.unsummed
-        return f"; {here:,} of them from {HERE}" if here else ""
-
-    def fetch(self, spans: Iterable[Span]) -> tuple[Problem, ...]:
-        """See `Bodies.fetch`; what is damaged in memory is read from the store."""
-        every = list(spans)
-        near = [span for span in every if span.body in self._near]
-        if problems := self._local.fetch(near):
-            log.warning("%s: %s; it is read from the store", problems[0].key, problems[0].reason)
-            self._near.clear()
-        return self._store.fetch(span for span in every if span.body not in self._near)
-
-    def memory(self, body: str) -> "memoryview":
-        """See `Bodies.memory`."""
-        if body in self._near:
-            return self._local.memory(body)
-        return memoryview(self._store.memory(body))
-
-    def drop(self) -> None:
-        """See `Bodies.drop`."""
-        self._local.drop()
-        self._store.drop()
+        reason = f"CRC-32C differs in {place}, in memory"
+        return Failure(file.name, Problem(f"{self._folder}/{file.name}", reason), near=True)
 
 
 def adopted(client: Client) -> LocalMemory:
@@ -230,6 +151,30 @@ def adopted(client: Client) -> LocalMemory:
     except EvacError as error:
         log.warning("nothing is adopted: %s", error)
     return LocalMemory(None)
+
+
+def _is(slot: AdoptedSlot, made: Made) -> bool:
+    return (slot.run, slot.layout, slot.world) == (made.run, made.layout, made.world)
+
+
+def _matches(file: AdoptedFile, sums: Sums) -> bool:
+    """Whether it is this very file, as far as its checksums are known."""
+    if file.nbytes != sums.nbytes or not sums.crc32c:
+        return file.nbytes == sums.nbytes
+    return len(file.crc32c) == len(sums.crc32c) and all(
+        mine in (None, its) for mine, its in zip(file.crc32c, sums.crc32c, strict=True)
+    )
+
+
+def _names(metadata: bytes) -> frozenset[str]:
+    """Of all files of a whole generation."""
+    try:
+        # As DCP does: these are the job's own bytes, and their SHA-256 is right.
+        described: Metadata = pickle.loads(metadata)
+        return frozenset(one.relative_path for one in (described.storage_data or {}).values())
+    except Exception as error:  # noqa: BLE001 - a pickle may raise anything; without it, only whole shares count
+        log.warning("a .metadata in this node's memory is none of torch: %s", error)
+        return frozenset()
 
 
 def _named(file: AdoptedFile, chunk: int) -> int | None:

@@ -1,8 +1,7 @@
 """A reader for `torch.distributed.checkpoint.load` over any store, which loads nothing unchecked.
 
-While DCP plans, each rank reads what its plan needs and checks it; DCP gathers the plans of all
-ranks, and where one of them found something wrong, all hear of it there, before a single tensor
-is written to. Then everything comes from memory.
+While DCP plans, what a rank's plan needs is read and checked; all ranks hear of it where one
+of them found something wrong, before a single tensor is written to. Then everything comes from memory.
 
 Turned down: to check and then let DCP read a second time, which costs a second read, and trusts that
 nobody has changed the bytes in between.
@@ -11,8 +10,8 @@ nobody has changed the bytes in between.
 import io
 import os
 import pickle
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -27,8 +26,10 @@ from evac.errors import GenerationError
 from evac.generation import METADATA
 from evac.store import Store
 from evac.torch.damage import Unsound, sound
+from evac.torch.gathering import Gathering
+from evac.torch.origins import Origins
 from evac.torch.reader_archive import payload
-from evac.torch.reader_bodies import Bodies, Contents, Fetched, Span
+from evac.torch.reader_bodies import Contents, Span
 
 # An archive's own bytes around a tensor's are one to four KiB; with more it is none of ours.
 _MOST_FRAME = 64 * 1024
@@ -44,13 +45,13 @@ class _Tensor:
 
 
 class StoreReader(StorageReader):
-    """Loads one generation of a store.
+    """Loads one generation.
 
     Args:
-        store: Opens it; see `Bodies`.
+        source: Where its bytes come from: a store that has all of them, opened for each fetch, or
+            several places.
         generation: For errors.
-        contents: From `look`.
-        bodies: Where its bytes come from; by default all from the store.
+        contents: From `look` or `described`.
 
     Attributes:
         metadata: What DCP calls by this name.
@@ -62,11 +63,7 @@ class StoreReader(StorageReader):
     """
 
     def __init__(
-        self,
-        store: Callable[[], Store],
-        generation: str,
-        contents: Contents,
-        bodies: Fetched | None = None,
+        self, source: Callable[[], Store] | Gathering, generation: str, contents: Contents
     ) -> None:
         if not contents.metadata:
             raise GenerationError(generation, "holds no checkpoint of torch")
@@ -75,7 +72,7 @@ class StoreReader(StorageReader):
             self.metadata: Metadata = pickle.loads(contents.metadata)
         self.seconds = 0.0
         self._generation = generation
-        self._bodies: Fetched = bodies or Bodies(store, contents)
+        self._bodies = source if isinstance(source, Gathering) else _whole_store(source, contents)
         self._tensors: dict[MetadataIndex, _Tensor] = {}
         self._loaded: dict[MetadataIndex, torch.Tensor] = {}
 
@@ -85,9 +82,14 @@ class StoreReader(StorageReader):
         return self._bodies.nbytes
 
     @property
-    def remark(self) -> str:
-        """What else is to be told of where it came from; "" where nothing."""
-        return self._bodies.remark
+    def origins(self) -> Origins:
+        """Where this rank has read it."""
+        return self._bodies.origins
+
+    @property
+    def unsummed(self) -> int:
+        """Of how many bytes more there was no checksum yet."""
+        return self._bodies.unsummed
 
     def drop(self) -> None:
         """Give back the memory of all that was read; planning again would read it again."""
@@ -108,16 +110,17 @@ class StoreReader(StorageReader):
         """Nothing: it is what `read_metadata` gave."""
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """Read and check all that *plan* needs.
+        """Read and check all that *plan* needs; a collective of the ranks that *bodies* are for.
 
         Raises:
             Unsound: Some of it is not right, or cannot be read.
         """
         started = monotonic()
-        self._fetch([span for item in plan.items for span in self._spans(item)])
+        # Told while they are fetched: no rank may fail by itself between two collectives.
+        self._fetch(span for item in plan.items for span in self._spans(item))
         tensors = {item.storage_index for item in plan.items if item.type != LoadItemType.BYTE_IO}
-        strange = [index for index in tensors if not self._locate(index)]
-        self._fetch([self._archive(index) for index in strange])
+        strange: list[MetadataIndex] = []
+        self._fetch(self._strange(tensors, strange))
         for index in strange:
             self._loaded[index] = self._load(index)
         self.seconds += monotonic() - started
@@ -157,7 +160,16 @@ class StoreReader(StorageReader):
         """No: it is made for a generation, not for a path."""
         return False
 
-    def _fetch(self, spans: Sequence[Span]) -> None:
+    def _strange(
+        self, tensors: Iterable[MetadataIndex], found: list[MetadataIndex]
+    ) -> Iterator[Span]:
+        """Of the tensors that do not lie as ours do all of their archives; adds them to *found*."""
+        for index in tensors:
+            if not self._locate(index):
+                found.append(index)
+                yield self._archive(index)
+
+    def _fetch(self, spans: Iterable[Span]) -> None:
         if problems := self._bodies.fetch(spans):
             raise Unsound(self._generation, problems)
 
@@ -168,7 +180,7 @@ class StoreReader(StorageReader):
 
     def _view(self, index: MetadataIndex) -> memoryview:
         span = self._archive(index)
-        with memoryview(self._bodies.memory(span.body)) as whole:
+        with self._bodies.memory(span.body) as whole:
             return whole[span.offset : span.offset + span.nbytes]
 
     def _stored(self, index: MetadataIndex) -> tuple[torch.Size, torch.dtype]:
@@ -232,6 +244,11 @@ class StoreReader(StorageReader):
         count = one.shape.numel()
         flat = torch.frombuffer(memory, dtype=one.dtype, count=count, offset=one.payload)
         return flat.view(one.shape)
+
+
+def _whole_store(store: Callable[[], Store], contents: Contents) -> Gathering:
+    everything = replace(contents, stores={"": frozenset(contents.bodies)})
+    return Gathering.alone(lambda _: store(), everything)
 
 
 def block(shape: Sequence[int], offsets: Sequence[int], lengths: Sequence[int]) -> tuple[int, int]:

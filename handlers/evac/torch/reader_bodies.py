@@ -7,12 +7,10 @@ until it has been loaded.
 
 import asyncio
 import hashlib
-import mmap
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from threading import Event
-from typing import Protocol
 
 from evac.commit import Problem, State, chunk_sums
 from evac.commit.reading import load
@@ -23,14 +21,13 @@ from evac.store import Store, open_store
 from evac.store.retry import Retry
 from evac.store.threads import in_thread
 from evac.torch.blocking import first, run
+from evac.torch.parting import PIECE_CHUNKS, Chunks, runs
+from evac.torch.rooms import Room
 
-# So much is read with one call; while one piece is summed, others are on their way.
-PIECE_CHUNKS = 4
+# One piece is read with one call; while it is summed, others are on their way.
 WINDOW = 8
 # Object stores try again by themselves, too; all ranks wait for the slowest.
 ATTEMPTS = 3
-# Python 3.11 has no name for it; a body is mapped whole, and only what is read takes memory.
-_NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 
 
 @dataclass(frozen=True)
@@ -38,7 +35,7 @@ class Sums:
     """One file, as its manifest says.
 
     Attributes:
-        crc32c: Of each 4 MiB.
+        crc32c: Of each 4 MiB; none where no manifest names it, but a node's memory has it.
     """
 
     nbytes: int
@@ -53,11 +50,13 @@ class Contents:
         folder: Its key in the store.
         metadata: The bytes of `.metadata`, checked; b"" where it is no DCP checkpoint.
         bodies: By file name, in *folder*.
+        stores: By URL, the preferred one first, what each of them has.
     """
 
     folder: str
     metadata: bytes
     bodies: Mapping[str, Sums]
+    stores: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -98,15 +97,16 @@ def look(
     folder = f"{prefix}/{generation.folder(kind)}"
     found: Contents | tuple[Problem, ...] = ()
     try:
-        found = run(lambda: _look(opened(url), prefix, generation, kind))
+        found = run(lambda: _look(url, prefix, generation, kind))
     except* EvacError as group:
         found = (Problem(folder, str(first(group))),)
     return found
 
 
 async def _look(
-    store: Store, prefix: str, generation: Generation, kind: str
+    url: str, prefix: str, generation: Generation, kind: str
 ) -> Contents | tuple[Problem, ...]:
+    store = opened(url)
     loaded = await load(store, prefix, generation, kind)
     folder = loaded.folder
     if loaded.status.state is not State.COMPLETE:
@@ -120,128 +120,79 @@ async def _look(
         for manifest in loaded.manifests.values()
         for file in manifest.files
     }
-    return Contents(folder, metadata, bodies)
+    return Contents(folder, metadata, bodies, {url: frozenset(bodies)})
 
 
-class Fetched(Protocol):
-    """Where a generation's bytes are had from."""
+@dataclass(frozen=True)
+class Failure:
+    """A file that could not be read, or not all of it. Travels between ranks.
 
-    @property
-    def nbytes(self) -> int:
-        """How much has been read and was right."""
-        ...
+    Attributes:
+        near: In this node's memory; else in any store.
+    """
 
-    @property
-    def remark(self) -> str:
-        """What else is to be told of where they came from; "" where nothing."""
-        ...
-
-    def fetch(self, spans: Iterable[Span]) -> tuple[Problem, ...]:
-        """See `Bodies.fetch`."""
-        ...
-
-    def memory(self, body: str) -> mmap.mmap | memoryview:
-        """See `Bodies.memory`."""
-        ...
-
-    def drop(self) -> None:
-        """See `Bodies.drop`."""
-        ...
+    body: str
+    problem: Problem
+    near: bool = False
 
 
 class Bodies:
-    """The bodies of one generation, as far as they have been fetched.
+    """The bodies of one generation in one store.
 
     Args:
         store: Opens it; called again for each fetch, which has an event loop of its own.
+        room: Where to put what is read.
 
     Attributes:
         nbytes: How much has been read and was right.
     """
 
-    remark = ""
-
-    def __init__(self, store: Callable[[], Store], contents: Contents) -> None:
+    def __init__(self, store: Callable[[], Store], contents: Contents, room: Room) -> None:
         self.nbytes = 0
         self._open = store
         self._contents = contents
-        self._maps: dict[str, mmap.mmap] = {}
-        self._there: dict[str, set[int]] = {}
+        self._room = room
 
-    def fetch(self, spans: Iterable[Span]) -> tuple[Problem, ...]:
-        """Read the chunks in which *spans* lie, those that are not here yet, and check them. Blocks.
+    def fetch(self, chunks: Chunks) -> Failure | None:
+        """Read *chunks* and check them. Blocks.
 
         Returns:
-            Nothing where all of it is right; else what was found first, and then no more was read.
+            What was found first that is not right, and then no more was read.
         """
-        wanted: dict[str, set[int]] = {}
-        for span in spans:
-            body = self._contents.bodies.get(span.body)
-            end = span.offset + span.nbytes
-            if body is None or span.offset < 0 or end > body.nbytes:
-                reason = f"bytes {span.offset} to {end} are named by no manifest"
-                return (Problem(f"{self._contents.folder}/{span.body}", reason),)
-            if span.nbytes:
-                chunks = range(span.offset // CHUNK, -(-end // CHUNK))
-                wanted.setdefault(span.body, set()).update(chunks)
-        pieces = [
-            piece
-            for body, chunks in sorted(wanted.items())
-            for piece in _pieces(body, chunks - self._there.get(body, set()))
-        ]
-        if not pieces:
-            return ()
-        problems: tuple[Problem, ...] = ()
+        pieces = [piece for body, some in sorted(chunks.items()) for piece in _pieces(body, some)]
+        found: Failure | None = None
         try:
-            problems = run(lambda: self._fetch(pieces))
+            found = run(lambda: self._fetch(pieces)) if pieces else None
         except* EvacError as group:
-            problems = (Problem(self._contents.folder, str(first(group))),)
-        return problems
+            found = Failure(pieces[0].body, Problem(self._contents.folder, str(first(group))))
+        return found
 
-    def memory(self, body: str) -> mmap.mmap:
-        """All of *body*, zeros where nothing was fetched.
-
-        In small pages: huge ones save faults where there are any, and where the kernel has to make
-        room for them first they took 1.5 s per GiB (Linux 6.18).
-        """
-        if body not in self._maps:
-            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
-            made = mmap.mmap(-1, self._contents.bodies[body].nbytes, flags=flags)
-            self._maps[body] = made
-        return self._maps[body]
-
-    def drop(self) -> None:
-        """Give the memory back; what is needed again is fetched again."""
-        self._maps.clear()
-        self._there.clear()
-
-    async def _fetch(self, pieces: Iterable[_Piece]) -> tuple[Problem, ...]:
+    async def _fetch(self, pieces: Iterable[_Piece]) -> Failure | None:
         store = self._open()
         left = iter(pieces)
-        problems: list[Problem] = []
+        failures: dict[tuple[str, int], Failure] = {}
 
         async def work() -> None:
             for piece in left:
-                if problems:
+                if failures:
                     return
                 if reason := await self._read(store, piece):
-                    problems.append(Problem(f"{self._contents.folder}/{piece.body}", reason))
+                    problem = Problem(f"{self._contents.folder}/{piece.body}", reason)
+                    failures[piece.body, piece.first] = Failure(piece.body, problem)
                 else:
-                    chunks = range(piece.first, piece.end)
-                    self._there.setdefault(piece.body, set()).update(chunks)
                     end = min(piece.end * CHUNK, self._contents.bodies[piece.body].nbytes)
                     self.nbytes += end - piece.first * CHUNK
 
         async with asyncio.TaskGroup() as tasks:
             for _ in range(WINDOW):
                 tasks.create_task(work())
-        return tuple(sorted(problems, key=lambda one: one.key))
+        return failures[min(failures)] if failures else None
 
     async def _read(self, store: Store, piece: _Piece) -> str:
         """Fill in one piece; why it cannot be trusted, "" where it can."""
         body = self._contents.bodies[piece.body]
         start, end = piece.first * CHUNK, min(piece.end * CHUNK, body.nbytes)
-        with memoryview(self.memory(piece.body)) as whole, whole[start:end] as into:
+        with self._room.memory(piece.body) as whole, whole[start:end] as into:
             try:
                 got = await store.read(f"{self._contents.folder}/{piece.body}", start, into)
             except StoreError as error:
@@ -257,17 +208,26 @@ class Bodies:
         return ""
 
 
-def _pieces(body: str, chunks: Iterable[int]) -> Iterator[_Piece]:
-    at: _Piece | None = None
-    for chunk in sorted(chunks):
-        if at is not None and chunk == at.end and chunk - at.first < PIECE_CHUNKS:
-            at = _Piece(body, at.first, chunk + 1)
-            continue
-        if at is not None:
-            yield at
-        at = _Piece(body, chunk, chunk + 1)
-    if at is not None:
-        yield at
+def covering(spans: Iterable[Span], contents: Contents) -> Chunks | Problem:
+    """The chunks in which *spans* lie, or what is wrong with one of them."""
+    wanted: dict[str, set[int]] = {}
+    for span in spans:
+        body = contents.bodies.get(span.body)
+        end = span.offset + span.nbytes
+        if body is None or span.offset < 0 or end > body.nbytes:
+            reason = f"bytes {span.offset} to {end} are named by no manifest"
+            return Problem(f"{contents.folder}/{span.body}", reason)
+        if span.nbytes:
+            wanted.setdefault(span.body, set()).update(
+                range(span.offset // CHUNK, -(-end // CHUNK))
+            )
+    return {body: runs(some) for body, some in wanted.items()}
+
+
+def _pieces(body: str, chunks: Iterable[tuple[int, int]]) -> Iterable[_Piece]:
+    for first_chunk, end in chunks:
+        for at in range(first_chunk, end, PIECE_CHUNKS):
+            yield _Piece(body, at, min(at + PIECE_CHUNKS, end))
 
 
 def _sums(data: memoryview, _: Event) -> tuple[int, ...]:

@@ -1,29 +1,28 @@
 """Back to the newest whole generation, on all ranks alike, or a clear reason why not."""
 
 import logging
-import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
-from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.planner import LoadPlan
 
 from evac._clock import monotonic
 from evac.commit import Problem
 from evac.errors import GenerationError
 from evac.generation import METADATA, WEIGHTS, Generation
-from evac.manifest import FULL
-from evac.torch import blocking, rank_state
-from evac.torch.candidates import Candidate, Found, find, preference
-from evac.torch.damage import Unsound, sound, soundly, together
-from evac.torch.local_memory import HERE, LocalBodies, LocalMemory, NearestBodies, whole
+from evac.torch import rank_state
+from evac.torch.damage import Unsound, sound, soundly
+from evac.torch.gathering import Gathering
+from evac.torch.holdings import Candidate
+from evac.torch.local_memory import LocalMemory
+from evac.torch.looking import Looked, described, look_for
+from evac.torch.origins import Origins, together
 from evac.torch.rank_state import RankObjects
 from evac.torch.reader import StoreReader
-from evac.torch.reader_bodies import Bodies, Contents, look, opened
+from evac.torch.reader_bodies import Contents, opened
 from evac.torch.state import MODEL, OPTIMIZER, TrainingState
 from evac.torch.target import Ranks, load_optimizer, settle, target
 from evac.torch.world import World
@@ -39,6 +38,7 @@ class Restore:
 
     Attributes:
         remark: A warning that is left to the caller: rank 0 found nothing, and starts at step 0.
+        origins: What all ranks together have read where; nothing before.
     """
 
     def __init__(
@@ -57,21 +57,25 @@ class Restore:
         self._state = state
         self._objects = objects
         self.remark = ""
+        self.origins = Origins({})
         self._stores, self._prefix, self._weights = world.broadcast(
             (tuple(stores), prefix, weights)
         )
 
     def run(self) -> Generation | None:
         """Restore; see `Checkpointer.restore`. Collective."""
-        found = self._find()
+        looked = look_for(
+            self._world, self._memory, self._stores, self._prefix, weights=self._weights
+        )
+        found = looked.choices
         for candidate in found.candidates:
-            if problems := self._try(candidate):
-                if self._world.rank == 0:
-                    for problem in problems:
-                        log.warning("%s: %s", problem.key, problem.reason)
-                    log.warning("%s is not whole: walking back", candidate.generation)
-                continue
-            return candidate.generation
+            problems = self._try(candidate, looked)
+            if not problems:
+                return candidate.generation
+            if self._world.rank == 0:
+                for problem in problems:
+                    log.warning("%s: %s", problem.key, problem.reason)
+                log.warning("%s is not whole: walking back", candidate.generation)
         if found.candidates or found.trouble:
             torn = f" ({found.torn})" if found.torn else ""
             why = found.trouble or "every generation is damaged"
@@ -82,87 +86,45 @@ class Restore:
             self.remark = f"{place} has nothing of {self._prefix}: starting at step 0{torn}"
         return None
 
-    def _find(self) -> Found:
-        def look() -> Found | None:
-            if self._world.rank != 0:
-                return None
-            return blocking.run(lambda: find(self._stores, self._prefix, weights=self._weights))
-
-        found = self._world.agree(self._prefix, look)[0]
-        assert found is not None
-        here = [
-            Candidate(one, HERE, world, FULL)
-            for one, world in whole(self._world.gather(self._memory.offers()))
-        ]
-        # Of equals the nearest first: the order of a sort is kept.
-        order = sorted([*here, *found.candidates], key=preference, reverse=True)
-        return replace(found, candidates=tuple(order))
-
-    def _look(self, candidate: Candidate) -> Contents | tuple[Problem, ...]:
-        """Rank 0 reads what describes a generation, and all hear of it; or all look in memory."""
-        kept: list[Contents] = []
-        if candidate.store == HERE:
-            mine = self._memory.look(candidate.generation)
-            failed = self._world.gather(() if isinstance(mine, Contents) else mine)
-            return next(filter(None, failed), mine)
-
-        def act() -> tuple[Problem, ...]:
-            if self._world.rank == 0:
-                where = (candidate.store, self._prefix, candidate.generation, candidate.kind)
-                found = look(*where)
-                if not isinstance(found, Contents):
-                    return found
-                kept.append(found)
-            return ()
-
-        problems = self._world.agree(self._prefix, act)[0]
-        # Large, and a gather would take that much for every rank.
-        return problems or self._world.broadcast(kept[0] if kept else None)
-
-    def _try(self, candidate: Candidate) -> tuple[Problem, ...]:
+    def _try(self, candidate: Candidate, looked: Looked) -> tuple[Problem, ...]:
         """Load one generation; what any rank found damaged in it."""
-        contents = self._look(candidate)
+        contents = described(self._world, self._memory, candidate, looked, self._prefix)
         if not isinstance(contents, Contents):
             return contents
+        near = self._memory.bodies(candidate.made, contents)
+        bodies = Gathering(self._world, opened, contents, near)
         try:
-            self._load(candidate, contents)
+            self._load(candidate, contents, bodies)
         except Unsound as error:
             return error.problems
+        finally:
+            bodies.drop()  # on every rank, whichever failed: the next generation needs as much
         return ()
 
-    def _load(self, candidate: Candidate, contents: Contents) -> None:
+    def _load(self, candidate: Candidate, contents: Contents, bodies: Gathering) -> None:
+        """As `dcp.load` does, but that all ranks read and check together, and no rank hears all plans."""
         started, where = monotonic(), str(candidate.generation)
-        plan = f"{contents.folder}/{METADATA}"
+        described = f"{contents.folder}/{METADATA}"
         names = frozenset().union(*self._world.agree(where, self._state.names))
         ranks = Ranks(self._world.rank, self._world.size, candidate.world, names)
+        planner = DefaultLoadPlanner()
 
-        def shape() -> tuple[StoreReader, dict[str, Any]]:
-            reader = StoreReader(
-                partial(opened, candidate.store), where, contents, self._bodies(candidate, contents)
-            )
-            with sound(where, plan):
+        def shape() -> tuple[StoreReader, dict[str, Any], LoadPlan]:
+            reader = StoreReader(bodies, where, contents)
+            with sound(where, described):
                 tree = target(reader.metadata, self._state, ranks, where=where)
-            if candidate.kind == WEIGHTS:
-                return reader, tree
-            tree.update(self._block(reader.metadata))
-            return reader, tree
+            if candidate.kind != WEIGHTS:
+                tree.update(self._block(reader.metadata))
+            planner.set_up_planner(tree, reader.metadata, self._world.rank == 0)
+            return reader, tree, planner.create_local_plan()
 
-        reader, tree = soundly(self._world, where, shape)
-        try:
-            with warnings.catch_warnings():
-                # A world of one is no accident.
-                warnings.filterwarnings("ignore", "torch.distributed is disabled")
-                # It reads and checks in its planning phase, on all ranks, before it loads on any.
-                load(tree, storage_reader=reader)
-        except CheckpointException as error:
-            if problems := _problems(error):
-                raise Unsound(where, problems) from error
-            raise GenerationError(where, _first_line(error)) from error
-        finally:
-            reader.drop()  # on every rank, whichever failed: the next generation needs as much
+        reader, tree, plan = soundly(self._world, where, shape)
+        # What is a collective in it fails on all ranks, or on none.
+        soundly(self._world, where, lambda: reader.prepare_local_plan(plan))
 
         def settled() -> tuple[dict[str, Any], dict[str, Any] | None]:
-            with sound(where, plan):
+            reader.read_data(plan, planner)
+            with sound(where, described):
                 return settle(tree, reader.metadata, self._state, ranks), self._own(tree, where)
 
         loaded, document = soundly(self._world, where, settled)
@@ -172,17 +134,21 @@ class Restore:
     def _tell(
         self, candidate: Candidate, contents: Contents, reader: StoreReader, took: float
     ) -> None:
-        here = candidate.store == HERE
-        place = HERE if here else f"{contents.folder} in {candidate.store}"
+        mine, every = reader.origins, self._world.gather(reader.origins)
+        self.origins = together(every)
+        stores = contents.stores.keys()
+        places = [
+            f"{contents.folder} in {place}" if place in stores else place for place in mine.places
+        ]
         text = "%s restored from %s: %s bytes read and checked in %.2f s, loaded in %.2f s%s"
+        place = " and ".join(places) or "what others of this node have read"
+        more = f"; {mine.told()}" if len(places) > 1 else ""
+        if reader.unsummed:
+            more += f"; for {reader.unsummed:,} bytes more there was no checksum yet"
         nbytes, loading = f"{reader.nbytes:,}", took - reader.seconds
-        log.info(text, candidate.generation, place, nbytes, reader.seconds, loading, reader.remark)
-
-    def _bodies(self, candidate: Candidate, contents: Contents) -> LocalBodies | NearestBodies:
-        local = self._memory.bodies(candidate.generation)
-        if candidate.store == HERE:
-            return local
-        return NearestBodies(local, Bodies(partial(opened, candidate.store), contents), contents)
+        log.info(text, candidate.generation, place, nbytes, reader.seconds, loading, more)
+        if self._world.size > 1 and self._world.rank == 0:
+            log.info("all %d ranks have read %s", self._world.size, self.origins.told())
 
     def _block(self, metadata: Metadata) -> dict[str, torch.Tensor]:
         """Where this rank's own state goes; rank 0's, where this rank wrote none."""
@@ -230,17 +196,3 @@ class Restore:
         # Last: nothing that comes before may draw from it.
         if own:
             rank_state.load_rng(document["rng"])
-
-
-def _problems(error: CheckpointException) -> tuple[Problem, ...]:
-    """What all ranks found damaged; nothing where damage is not all that went wrong."""
-    causes = [cause for cause, _ in error.failures.values()]
-    found = [cause.problems for cause in causes if isinstance(cause, Unsound)]
-    return together(found) if len(found) == len(causes) else ()
-
-
-def _first_line(error: CheckpointException) -> str:
-    for rank, (cause, _) in sorted(error.failures.items()):
-        if not isinstance(cause, Unsound):
-            return f"rank {rank}: {type(cause).__name__}: {cause}"
-    return str(error)

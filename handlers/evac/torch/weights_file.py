@@ -22,6 +22,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 
 from evac.errors import GenerationError
 from evac.torch.damage import Unsound
+from evac.torch.gathering import Gathering
 from evac.torch.reader import StoreReader
 from evac.torch.reader_bodies import Contents, opened
 from evac.torch.state import MODEL
@@ -62,7 +63,6 @@ class Weights:
     """What a generation holds below the key ``model``.
 
     Args:
-        url: Its store.
         where: The generation, for errors.
         contents: From `look`.
 
@@ -73,9 +73,9 @@ class Weights:
         GenerationError: It has no weights.
     """
 
-    def __init__(self, url: str, where: str, contents: Contents) -> None:
+    def __init__(self, where: str, contents: Contents) -> None:
         self._where = where
-        self._reader = StoreReader(lambda: opened(url), where, contents)
+        self._reader = StoreReader(Gathering.alone(opened, contents), where, contents)
         self._weights, self.left_out = _weights(self._reader.metadata, where)
         if not self._weights:
             raise GenerationError(where, "holds no weights: nothing lies under the key 'model'")

@@ -31,6 +31,13 @@ class World:
         self.rank: int = dist.get_rank() if self.distributed else 0
         self.size: int = dist.get_world_size() if self.distributed else 1
 
+    @classmethod
+    def alone(cls) -> "World":
+        """A world of one, whatever process groups there are: for what a rank does by itself."""
+        made = cls.__new__(cls)
+        made.node, made.distributed, made.rank, made.size = _node(), False, 0, 1
+        return made
+
     def gather(self, mine: T) -> list[T]:
         """What every rank brought, by rank."""
         if not self.distributed:

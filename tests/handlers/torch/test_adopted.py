@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from evac.generation import Generation
 from evac.segment import HEADER_BYTES, PAGE, Header, SlotState
-from evac.torch.local_memory import Offer, whole
 from tests.agent.daemon.fdstore import Manager
 from tests.agent.daemon.nodes import Node, node_at, until
 from tests.handlers.torch import scenes
@@ -115,28 +113,3 @@ def scribble(node: Node) -> None:
         if header.state is SlotState.COMPLETE and header.step == STEPS:
             os.pwrite(fd, b"\xff" * header.body_nbytes, PAGE)
         os.close(fd)
-
-
-A, B = Generation(1, 10), Generation(2, 5)
-
-
-@pytest.mark.parametrize(
-    ("offers", "found"),
-    [
-        pytest.param([[Offer(A, "x", 2, (0, 1))]], [A], id="one rank reads all"),
-        pytest.param(
-            [[Offer(A, "x", 2, (0,))], [Offer(A, "x", 2, (1,))]], [A], id="each node has its own"
-        ),
-        pytest.param([[Offer(A, "x", 2, (0,))], []], [], id="a rank with nothing near"),
-        pytest.param([[Offer(A, "x", 2, (0,))]] * 2, [], id="a share that nobody has"),
-        pytest.param([[Offer(A, "x", 2, (0,))], [Offer(A, "y", 2, (1,))]], [], id="two layouts"),
-        pytest.param(
-            [[Offer(A, "x", 1, (0,)), Offer(B, "x", 1, (0,))]], [B, A], id="the newest first"
-        ),
-        pytest.param([[]], [], id="nothing"),
-    ],
-)
-def test_only_what_all_ranks_have_whole_is_a_candidate(
-    offers: list[list[Offer]], found: list[Generation]
-) -> None:
-    assert [generation for generation, _ in whole(offers)] == found

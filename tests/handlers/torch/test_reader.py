@@ -29,9 +29,10 @@ from evac.store.local import LocalStore
 from evac.torch import Checkpointer
 from evac.torch.damage import Unsound
 from evac.torch.layout import frame
+from evac.torch.parting import PIECE_CHUNKS
 from evac.torch.reader import StoreReader, block
 from evac.torch.reader_archive import payload
-from evac.torch.reader_bodies import PIECE_CHUNKS, Contents, Span, look, opened
+from evac.torch.reader_bodies import Contents, Span, look, opened
 from tests.handlers.torch.training import wait_committed
 
 ROWS, ROW = 6144, 1024
