@@ -16,6 +16,7 @@ from evac.client import Client
 from evac.errors import GenerationError
 from evac.store import open_store
 from evac.torch import generators as own_generators
+from evac.torch import loader_start
 from evac.torch.accumulation import Accumulation
 from evac.torch.choice import choice
 from evac.torch.complaints import Complaints
@@ -62,6 +63,10 @@ class Checkpointer:
     stage, so stage after a step, not before.
 
     Args:
+        loader: torchdata's `StatefulDataLoader` goes on to the bit as it stands: what its start after
+            a restore draws from the global random numbers is given back. What its workers draw
+            from theirs starts anew, for it does not keep them. A loader of another kind is to draw
+            nothing when it starts; else a warning names it.
         extra: More objects with ``state_dict`` and ``load_state_dict``: a GradScaler, a sampler...
         generators: Random-number generators of one's own (numpy's, torch's) by name; the global
             ones of Python, numpy, torch and each CUDA device are kept anyway.
@@ -281,6 +286,7 @@ class Checkpointer:
             return None
         self._above = restored.incarnation
         self._origins = restore.origins
+        loader_start.resumed(self._objects.loader, self._state.model)
         return restored.step
 
     def close(self, *, discard: bool = False) -> None:

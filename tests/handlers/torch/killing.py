@@ -127,7 +127,6 @@ class Training:
             fully_shard(self.core, mesh=mesh)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.05)
         self.scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, T_max=50)
-        # With a generator of its own: else each start of its workers draws from the global one.
         self.loader = StatefulDataLoader(
             Samples(rank),
             batch_size=_BATCH,
@@ -135,7 +134,6 @@ class Training:
             num_workers=_WORKERS,
             # This process's own default would import torch anew for each worker.
             multiprocessing_context="fork",
-            generator=torch.Generator().manual_seed(rank),
         )
         torch.manual_seed(1000 + rank)
 
