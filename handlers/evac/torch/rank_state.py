@@ -1,4 +1,4 @@
-"""What is one rank's own: RNG, data loader, schedule, extra objects, as one block of bytes.
+"""What is one rank's own: RNG, data loader, schedule, the rest of extra objects, as one block of bytes.
 
 DCP keeps one copy of equal keys, whichever rank it came from: saved under one name, rank 1
 would wake up with rank 0's random numbers. So all of it lies in one tensor per rank,
@@ -10,14 +10,16 @@ import random
 import struct
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 
 from evac._clock import monotonic, wall
+from evac.segment import aligned
 from evac.torch import generators
+from evac.torch.extra import Tensors, fill, lift, likenesses
 from evac.torch.generators import Registered
 from evac.torch.pace import History, Pace
 
@@ -45,7 +47,21 @@ def name(rank: int) -> str:
 
 def capacity(nbytes: int) -> int:
     """How much to set aside for a block that is *nbytes* long at planning."""
-    return max(_LEAST, 1 << (4 * nbytes - 1).bit_length())
+    # Half as much again: what is large and changes is a loader's buffer; who outgrows it plans anew.
+    return max(_LEAST, aligned(nbytes + nbytes // 2))
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A rank's own state at one moment.
+
+    Attributes:
+        block: All of it but *tensors*.
+        tensors: Of extra objects, see `evac.torch.extra`; shared with them, not copied.
+    """
+
+    block: bytes
+    tensors: Tensors
 
 
 @dataclass(frozen=True)
@@ -58,8 +74,22 @@ class RankObjects:
     pace: Pace | None = None
     generators: Registered = field(default_factory=dict)
 
-    def pack(self, *, step: int, rank: int, world: int) -> bytes:
+    def likenesses(self, names: Collection[str]) -> Tensors:
+        """How the tensors of extra objects are spread now, where they are among *names*."""
+        return {key: likenesses(one) for key, one in self.extra.items() if key in names}
+
+    def put_back(self, document: Mapping[str, Any], tensors: Tensors) -> None:
+        """Put *tensors*, as restored, into *document* where `pack` took them out.
+
+        Raises:
+            KeyError: One is not there.
+        """
+        for key in document["extra"].keys() & self.extra.keys():
+            document["extra"][key] = fill(document["extra"][key], tensors.get(key, {}))
+
+    def pack(self, *, step: int, rank: int, world: int) -> Packed:
         """All of their state now, and the RNG's."""
+        lifted = {key: lift(one.state_dict()) for key, one in self.extra.items()}
         document = {
             "step": step,
             "rank": rank,
@@ -69,14 +99,14 @@ class RankObjects:
             "history": self.pace.remember(now=monotonic(), wall=wall()) if self.pace else None,
             "scheduler": self.scheduler.state_dict() if self.scheduler is not None else None,
             "loader": self.loader.state_dict() if self.loader is not None else None,
-            "extra": {key: one.state_dict() for key, one in self.extra.items()},
+            "extra": {key: emptied for key, (emptied, _) in lifted.items()},
         }
         stream = io.BytesIO()
         stream.write(_LENGTH.pack(0))
         torch.save(document, stream)
         stream.seek(0)
         stream.write(_LENGTH.pack(stream.getbuffer().nbytes - _LENGTH.size))
-        return stream.getvalue()
+        return Packed(stream.getvalue(), {key: taken for key, (_, taken) in lifted.items()})
 
     def load(self, document: Mapping[str, Any], *, own: bool) -> list[str]:
         """Go back to *document*; the RNG is left for `load_rng`.

@@ -15,6 +15,7 @@ from evac.errors import GenerationError
 from evac.generation import METADATA, WEIGHTS, Generation
 from evac.torch import rank_state
 from evac.torch.damage import Unsound, sound, soundly
+from evac.torch.extra import EXTRA
 from evac.torch.gathering import Gathering
 from evac.torch.holdings import Candidate
 from evac.torch.local_memory import LocalMemory
@@ -112,7 +113,8 @@ class Restore:
         def shape() -> tuple[StoreReader, dict[str, Any], LoadPlan]:
             reader = StoreReader(bodies, where, contents)
             with sound(where, described):
-                tree = target(reader.metadata, self._state, ranks, where=where)
+                extra = self._objects.likenesses
+                tree = target(reader.metadata, self._state, extra, ranks, where=where)
             if candidate.kind != WEIGHTS:
                 tree.update(self._block(reader.metadata))
             planner.set_up_planner(tree, reader.metadata, self._world.rank == 0)
@@ -125,7 +127,11 @@ class Restore:
         def settled() -> tuple[dict[str, Any], dict[str, Any] | None]:
             reader.read_data(plan, planner)
             with sound(where, described):
-                return settle(tree, reader.metadata, self._state, ranks), self._own(tree, where)
+                loaded = settle(tree, reader.metadata, self._state, ranks)
+                document = self._own(tree, where)
+                if document is not None:
+                    self._objects.put_back(document, loaded.get(EXTRA, {}))
+                return loaded, document
 
         loaded, document = soundly(self._world, where, settled)
         self._world.agree(where, lambda: self._apply(candidate, loaded, document, ranks))

@@ -7,15 +7,15 @@ from typing import Any
 import torch
 
 from evac.errors import GenerationError
+from evac.torch import extra, rank_state
 from evac.torch import layout as layouts
-from evac.torch import rank_state
 from evac.torch.accumulation import WAITS
 from evac.torch.freshness import Freshness
 from evac.torch.identity import Identity
 from evac.torch.image import Tail, read_objects, read_tensors, tail
 from evac.torch.images import Images
 from evac.torch.layout import Layout
-from evac.torch.rank_state import RankObjects
+from evac.torch.rank_state import Packed, RankObjects
 from evac.torch.slots import Slots
 from evac.torch.state import TrainingState
 from evac.torch.target import rehearse
@@ -121,12 +121,15 @@ class Stager:
         self._images.clear()
 
     def _write(self, slots: Slots, step: int, layout: Layout, behind: Tail) -> Skipped | None:
-        data = self._pack(step)
-        if len(data) > self._block.nbytes:
-            reason = f"this rank's own state is {len(data):,} bytes where {self._block.nbytes:,} are set aside"
+        packed = self._pack(step)
+        if len(packed.block) > self._block.nbytes:
+            reason = (
+                f"this rank's own state is {len(packed.block):,} bytes where "
+                f"{self._block.nbytes:,} are set aside"
+            )
             return Skipped("block", reason, outgrown=True)
-        self._fill(data)
-        flat = layouts.flatten(self._read(), layout.keys, layout.own)
+        self._fill(packed.block)
+        flat = layouts.flatten(self._read(packed), layout.keys, layout.own)
         tensors = read_tensors(layout, flat)
         if isinstance(tensors, str):
             return _differs(tensors)
@@ -164,9 +167,9 @@ class Stager:
                 kind = f"unready:{reason}" if slots is not None else NOWHERE
                 return Skipped(HALF if reason == WAITS else kind, where + reason)
         try:
-            own = self._world.each("layout", self._state.own)
+            own = self._world.each("layout", self._own)
             layout = layouts.plan(self._world, state, own)
-            rehearse(self._world, layout, self._state)
+            rehearse(self._world, layout, self._state, self._objects.likenesses)
             behind = self._world.each("layout", lambda: tail(layout))
         except GenerationError as error:
             return Skipped(f"plan:{error}", f"no layout: {error}")
@@ -182,11 +185,11 @@ class Stager:
             return "neither evacd nor a store is there", {}
         if reason := slots.ready() or self._state.unready() or unfinished():
             return reason, {}
-        data = self._pack(step)
-        self._block = torch.zeros(rank_state.capacity(len(data)), dtype=torch.uint8)
+        packed = self._pack(step)
+        self._block = torch.zeros(rank_state.capacity(len(packed.block)), dtype=torch.uint8)
         self._used = 0
-        self._fill(data)
-        state = self._read()
+        self._fill(packed.block)
+        state = self._read(packed)
         self._state.check(state)
         if self._world.rank == 0 and not self._incarnation:
             self._incarnation = self._claim(slots)
@@ -202,7 +205,10 @@ class Stager:
         self._reserved = reserved
         return ""
 
-    def _pack(self, step: int) -> bytes:
+    def _own(self) -> frozenset[tuple[str, ...]]:
+        return self._state.own() | extra.own(self._objects.extra)
+
+    def _pack(self, step: int) -> Packed:
         me = self._identity
         return self._objects.pack(step=step, rank=me.rank, world=me.world)
 
@@ -212,8 +218,9 @@ class Stager:
         block[len(data) : self._used] = 0
         self._used = len(data)
 
-    def _read(self) -> dict[str, Any]:
-        return {**self._state.read(), rank_state.name(self._identity.rank): self._block}
+    def _read(self, packed: Packed) -> dict[str, Any]:
+        block = {rank_state.name(self._identity.rank): self._block}
+        return {**self._state.read(), extra.EXTRA: packed.tensors, **block}
 
 
 def _differs(how: str) -> Skipped:

@@ -5,7 +5,7 @@ Here it is made from what the checkpoint says it holds.
 """
 
 import pickle
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +18,8 @@ from torch.distributed.tensor import DTensor
 
 from evac.errors import GenerationError
 from evac.torch import apart
+from evac.torch.extra import EXTRA, Tensors
+from evac.torch.extra import like as like_of
 from evac.torch.layout import Layout
 from evac.torch.state import MODEL, OPTIMIZER, TrainingState
 from evac.torch.world import World
@@ -44,19 +46,21 @@ class Ranks:
 def target(
     metadata: Metadata,
     state: TrainingState,
+    extra: Callable[[Set[str]], Tensors],
     ranks: Ranks,
     *,
     where: str,
     device: torch.device | None = None,
 ) -> dict[str, Any]:
-    """What `dcp.load` shall fill: the model's own tensors, and fresh ones for the optimizer.
+    """What `dcp.load` shall fill: the model's own tensors, and fresh ones for all else.
 
     Of two levels, since it gathers the upper one's keys: below each top all is flat. `settle` makes
     of it, filled, what `TrainingState.read` gives.
 
     Args:
+        extra: Gives the likenesses of the extra objects of these names.
         where: The generation, for errors.
-        device: Of the fresh ones; by default that of their parameters.
+        device: Of the fresh ones; by default that of what they are for.
 
     Raises:
         GenerationError: The checkpoint is of another model, or of as many ranks as are not here.
@@ -65,22 +69,32 @@ def target(
     model, parameters = state.read_model(), state.parameters()
     _check_names(paths, model, ranks, where)
     mine = apart.name(ranks.rank)
+    every = metadata.state_dict_metadata
     tree: dict[str, dict[str, Any]] = {}
 
-    def put(key: str, value: Any, top: str) -> None:
-        if ranks.saved == ranks.world and f"{mine}.{key}" in paths:
-            tree.setdefault(mine, {})[key] = value
-        else:
-            tree.setdefault(top, {})[key.removeprefix(f"{top}.")] = value
+    def place(top: str, key: str) -> tuple[dict[str, Any], str, Any]:
+        """Where the value of *key* goes, and what is known of what was saved."""
+        # A rank's objects are its own in any world, as its block is; of statistics it takes the first
+        # rank's where other ranks saved them, as all do.
+        if f"{mine}.{key}" in paths and (ranks.saved == ranks.world or top == EXTRA):
+            return tree.setdefault(mine, {}), key, every[f"{mine}.{key}"]
+        return tree.setdefault(top, {}), key.removeprefix(f"{top}."), every.get(key)
 
     for name, value in model.items():
         for key, one in flatten_state_dict({MODEL: {name: value}})[0].items():
-            put(key, one, MODEL)
+            below, at, _ = place(MODEL, key)
+            below[at] = one
     elsewhere = ranks.names - model.keys()
+    objects = extra({path[1] for path in paths.values() if path[0] == EXTRA})
     for key, path in paths.items():
         if path[0] == OPTIMIZER and not (len(path) > 2 and path[2] in elsewhere):
-            parameter = parameters.get(str(path[2])) if len(path) > 2 else None
-            put(key, _blank(metadata.state_dict_metadata[key], parameter, device), OPTIMIZER)
+            like = parameters.get(str(path[2])) if len(path) > 2 else None
+        elif path[0] == EXTRA and path[1] in objects:
+            like = like_of(objects[path[1]], path[2])
+        else:
+            continue
+        below, at, saved = place(path[0], key)
+        below[at] = _blank(saved, like, device)
     if ranks.saved != ranks.world:
         _check_shared(paths, parameters, ranks, where)
         # Where a pipeline had more stages, its groups are put together out of all of theirs.
@@ -124,7 +138,12 @@ def settle(
     return tree
 
 
-def rehearse(world: World, layout: Layout, state: TrainingState) -> None:
+def rehearse(
+    world: World,
+    layout: Layout,
+    state: TrainingState,
+    extra: Callable[[Set[str]], Tensors],
+) -> None:
     """Plan to restore what *layout* will hold, as the ranks that will have staged it. Collective.
 
     Else what can be staged and never restored would be found out on the day of the restore.
@@ -138,7 +157,7 @@ def rehearse(world: World, layout: Layout, state: TrainingState) -> None:
     def plan() -> None:
         metadata = pickle.loads(layout.metadata)
         ranks = Ranks(world.rank, world.size, world.size, names)
-        tree = target(metadata, state, ranks, where=what, device=torch.device("meta"))
+        tree = target(metadata, state, extra, ranks, where=what, device=torch.device("meta"))
         create_default_local_load_plan(flatten_state_dict(tree)[0], metadata)
 
     world.agree(what, plan)
@@ -226,15 +245,15 @@ def _group(
     return {**settings[0], "params": names}
 
 
-def _blank(saved: Any, parameter: torch.Tensor | None, device: torch.device | None) -> Any:
+def _blank(saved: Any, like: torch.Tensor | None, device: torch.device | None) -> Any:
     if not isinstance(saved, TensorStorageMetadata):
         return 0
     dtype = saved.properties.dtype
-    if parameter is None or parameter.shape != saved.size:
+    if like is None or like.shape != saved.size:
         return torch.empty(saved.size, dtype=dtype, device=device)
-    if isinstance(parameter, DTensor):
-        return torch.empty_like(parameter, dtype=dtype, device=device, requires_grad=False)
-    return torch.empty(saved.size, dtype=dtype, device=device or parameter.device)
+    if isinstance(like, DTensor):
+        return torch.empty_like(like, dtype=dtype, device=device, requires_grad=False)
+    return torch.empty(saved.size, dtype=dtype, device=device or like.device)
 
 
 def _put(tree: dict[str, Any], path: Sequence[Any], value: Any) -> None:

@@ -50,7 +50,7 @@ def test_what_could_not_be_restored_is_refused_at_planning(
     model = changing(change)
     state = TrainingState(model, torch.optim.SGD(model.parameters(), lr=0.1))
     with pytest.raises(GenerationError, match=reason):
-        rehearse(World(), plan(World(), state.read()), state)
+        rehearse(World(), plan(World(), state.read()), state, lambda _: {})
 
 
 def test_nothing_of_it_is_staged_and_training_goes_on() -> None:

@@ -212,7 +212,8 @@ def out_of_own_memory(rank: int) -> None:
     world = World(f"node{rank // 2}")
     run = Run(rank=rank, ddp=True)
     run.train()
-    data = RankObjects(run.scheduler, run.loader, {}).pack(step=1, rank=rank, world=world.size)
+    objects = RankObjects(run.scheduler, run.loader, {})
+    data = objects.pack(step=1, rank=rank, world=world.size).block
     block = torch.zeros(rank_state.capacity(len(data)), dtype=torch.uint8)
     block.numpy()[: len(data)] = memoryview(data)
     tree = {**TrainingState(run.model, run.optimizer).read(), rank_state.name(rank): block}
