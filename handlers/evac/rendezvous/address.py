@@ -80,6 +80,15 @@ def split_endpoint(text: str, default_port: int) -> tuple[str, int]:
     return host, default_port if port is None else port
 
 
+def is_endpoint(text: str) -> bool:
+    """Whether it is a host with a port that can be connected to."""
+    try:
+        host, port = split_endpoint(text, 0)
+    except ValueError:
+        return False
+    return port > 0 and _HOST.fullmatch(host) is not None and "://" not in text
+
+
 def prefix_of(run: str) -> str:
     """Below which keys the run of that id lies."""
     return f"evac/{run}"

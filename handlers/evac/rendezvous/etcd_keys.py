@@ -40,10 +40,8 @@ class EtcdKeys:
                 "failure": [{"request_range": {"key": name}}],
             },
         )
-        if answer.get("succeeded"):
-            return value
-        found = answer["responses"][0]["response_range"].get("kvs", [])
-        return base64.b64decode(found[0].get("value", "")) if found else b""
+        with self._translated():
+            return value if answer.get("succeeded") else _held(answer["responses"][0]) or b""
 
     def put(self, key: str, value: bytes) -> None:
         """See `Keys.put`."""
@@ -56,11 +54,11 @@ class EtcdKeys:
         for start in range(0, len(keys), 100):
             asked = [{"request_range": {"key": self._name(k)}} for k in keys[start : start + 100]]
             answer = self._ask("/v3/kv/txn", {"success": asked})
-            for response in answer.get("responses", []):
-                held = response["response_range"].get("kvs", [])
-                found.append(
-                    base64.b64decode(held[0].get("value", ""), validate=True) if held else None
-                )
+            with self._translated():
+                responses = answer["responses"]
+                if len(responses) != len(asked):
+                    raise ValueError(f"{len(responses)} answers to {len(asked)} questions")
+                found += map(_held, responses)
         return found
 
     def wait(self, key: str) -> None:
@@ -68,9 +66,9 @@ class EtcdKeys:
         answer = self._ask("/v3/kv/range", {"key": self._name(key)})
         if answer.get("kvs"):
             return
-        since = int(answer["header"]["revision"]) + 1
-        asked = {"create_request": {"key": self._name(key), "start_revision": str(since)}}
         with self._translated():
+            since = int(answer["header"]["revision"]) + 1
+            asked = {"create_request": {"key": self._name(key), "start_revision": str(since)}}
             # The stream stays silent until something happens: no time limit.
             self._watch = http.client.HTTPConnection(self._host, self._port, timeout=self._seconds)
             try:
@@ -80,9 +78,13 @@ class EtcdKeys:
                 self._watch.request("POST", "/v3/watch", json.dumps(asked), _JSON)
                 # The answer has the socket for itself where its server means to close it.
                 with self._watch.getresponse() as response:
-                    while line := response.readline():
-                        if json.loads(line).get("result", {}).get("events"):
+                    while line := response.readline(_MOST_LINE):
+                        said = json.loads(line)["result"]
+                        if said.get("events"):
                             return
+                        if said.get("canceled"):
+                            # The revision is compacted by now, say: ask anew.
+                            raise ValueError(said.get("cancel_reason") or "the watch was cancelled")
             finally:
                 self._watch.close()
         raise Unreachable(self._where, "the watch ended")
@@ -123,19 +125,30 @@ class EtcdKeys:
             if response.status != 200:
                 said = text[:200].decode(errors="replace")
                 raise Unreachable(self._where, f"answered {response.status}: {said}")
-            answer: dict[str, Any] = json.loads(text)
+            answer: Any = json.loads(text)
+            if not isinstance(answer, dict):
+                raise TypeError("its answer is no object")
             return answer
 
     @contextmanager
     def _translated(self) -> Generator[None, None, None]:
         try:
             yield
-        except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError) as error:
+        except (OSError, http.client.HTTPException, *_SENSELESS) as error:
             reason = str(error) or type(error).__name__
             raise Unreachable(self._where, f"no etcd v3 gateway answers: {reason}") from error
 
 
 _JSON = {"Content-Type": "application/json"}
+# What a proxy that answers in etcd's place makes of whoever reads it.
+_SENSELESS = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+_MOST_LINE = 8 << 20
+
+
+def _held(response: Mapping[str, Any]) -> bytes | None:
+    """What a range of one key has found."""
+    held = response["response_range"].get("kvs", [])
+    return base64.b64decode(held[0].get("value", ""), validate=True) if held else None
 
 
 def _text(value: bytes) -> str:

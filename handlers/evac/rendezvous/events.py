@@ -9,9 +9,13 @@ from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, ClassVar
 
+from evac.rendezvous.address import is_endpoint
+
 MOST_BYTES = 8192
 LEAVING, STAYING = "leaving", "staying"
 _MOST_TEXT = 1024
+# Whoever reads one connects to it.
+_PLACES = frozenset({"at", "standby"})
 
 
 @dataclass(frozen=True)
@@ -180,6 +184,8 @@ def read(kind: type[Any], document: Mapping[str, Any]) -> Any:
         if isinstance(value, str) and len(value) > _MOST_TEXT:
             return None
         if isinstance(value, int) and not -(2**53) <= value <= 2**53:
+            return None
+        if item.name in _PLACES and value and not is_endpoint(value):
             return None
         values[item.name] = value
     return kind(**values)

@@ -5,8 +5,12 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
 
+from evac.rendezvous.address import is_endpoint
 from evac.rendezvous.events import Depart, read
 from evac.rendezvous.rounds import Agent, Round, State
+
+# More than any job writes from one round to the next.
+_MOST_ENTRIES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -72,14 +76,19 @@ def load(text: bytes) -> Snapshot | None:
             called=bool(document["called"]),
             closed=bool(document["closed"]),
         )
-        return Snapshot(int(document["at"]), int(document["since"]), state)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        at, since = int(document["at"]), int(document["since"])
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError):
         return None
+    # Whoever compacts the log deletes what lies between.
+    return Snapshot(at, since, state) if 0 <= since <= at <= since + _MOST_ENTRIES else None
 
 
 def _round(document: Any) -> Round:
     agents = tuple(_made(Agent, one) for one in document["agents"])
-    return Round(int(document["number"]), agents, str(document["at"]))
+    at = str(document["at"])
+    if at and not is_endpoint(at):
+        raise ValueError("no address of a round's store")
+    return Round(int(document["number"]), agents, at)
 
 
 def _pair(document: Any) -> tuple[str, str]:

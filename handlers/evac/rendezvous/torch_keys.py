@@ -117,4 +117,5 @@ def _translated(where: str) -> Generator[None, None, None]:
     except ConnectionRefusedError as error:
         raise Refused(where, str(error)) from error
     except (RuntimeError, ValueError, OSError) as error:
-        raise Unreachable(where, str(error).splitlines()[0][:200]) from error
+        said = str(error).strip() or type(error).__name__
+        raise Unreachable(where, said.splitlines()[0][:200]) from error
