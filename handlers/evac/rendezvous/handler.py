@@ -38,6 +38,7 @@ from evac.rendezvous.follower import Follower
 from evac.rendezvous.keys import Keys, Unreachable
 from evac.rendezvous.opening import CONNECT_SECONDS, open_keys, serve_log
 from evac.rendezvous.own_node import OwnNode
+from evac.rendezvous.pins import Pins
 from evac.rendezvous.pulse import Tempo
 from evac.rendezvous.rounds import Agent, State
 from evac.rendezvous.settings import Settings, read_settings
@@ -99,8 +100,10 @@ class EvacHandler(RendezvousHandler):
         self._reached_in = settings.address
         self._ended = False
         self._own_node = OwnNode(settings.socket, self._me, self._follower.say)
+        self._pins = Pins(settings.socket, self._me, self._follower)
         self._follower.start()
         self._own_node.start()
+        self._pins.start()
         atexit.register(self._at_exit)
         if not self._follower.wait(lambda _: self._follower.connected, settings.connect_seconds):
             self._end(Leave(self._me.id), seconds=0.0)
@@ -377,6 +380,7 @@ class EvacHandler(RendezvousHandler):
     def _end(self, *last: Leave, seconds: float = _SAY_SECONDS) -> None:
         self._ended = True
         self._own_node.stop()
+        self._pins.stop()
         atexit.unregister(self._at_exit)
         self._follower.say(*last)
         self._follower.close(seconds)

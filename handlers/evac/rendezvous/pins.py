@@ -13,7 +13,7 @@ from typing import Protocol
 from evac.admin import request
 from evac.errors import EvacError
 from evac.rendezvous.choices import Choices, generation_of
-from evac.rendezvous.rounds import State
+from evac.rendezvous.rounds import Agent, State
 from evac.wire import Pin, Refuse
 
 logger = logging.getLogger("evac")
@@ -37,8 +37,9 @@ class Follows(Protocol):
 class Pins:
     """Passes on what changes, in a thread of its own, from `start` to `stop`."""
 
-    def __init__(self, socket: str, follower: Follows) -> None:
+    def __init__(self, socket: str, me: Agent, follower: Follows) -> None:
         self._socket = socket
+        self._me = me
         self._follower = follower
         self._told: dict[str, Pin] = {}
         self._tries = 0
@@ -58,11 +59,11 @@ class Pins:
                 self._follower.wait(lambda _: self._ended, _PAUSE_SECONDS)
 
     def _looks_up(self, state: State) -> bool:
-        return self._ended or bool(news(self._told, state.choices))
+        return self._ended or bool(news(self._told, state.choices, self._me))
 
     def _tell_all(self) -> bool:
         """Whether all of it was heard."""
-        every = news(self._told, self._follower.state.choices)
+        every = news(self._told, self._follower.state.choices, self._me)
         heard = [pin for pin in every if self._tell(pin)]
         self._told.update({pin.prefix: pin for pin in heard})
         return len(heard) == len(every)
@@ -82,10 +83,12 @@ class Pins:
         return True
 
 
-def news(told: Mapping[str, Pin], choices: Choices) -> list[Pin]:
-    """What is still to be told."""
+def news(told: Mapping[str, Pin], choices: Choices, me: Agent) -> list[Pin]:
+    """What is still to be told; what this node has chosen itself, its evacd knows best."""
     found = []
     for job, choice in choices.items():
+        if (choice.node, choice.boot) == (me.node, me.boot):
+            continue
         chosen = generation_of(choice)
         pin = Pin(job[:256], chosen.incarnation, chosen.step)
         if told.get(pin.prefix) != pin:
