@@ -50,9 +50,8 @@ def trained(world: World) -> tuple[Run, Layout, memoryview]:
     """A run of DDP after a step, and a slot that holds it."""
     run = Run(rank=world.rank, ddp=True)
     run.train()
-    data = RankObjects(run.scheduler, run.loader, {}).pack(
-        step=NEWEST.step, rank=world.rank, world=world.size
-    )
+    objects = RankObjects(run.scheduler, run.loader, {})
+    data = objects.pack(step=NEWEST.step, rank=world.rank, world=world.size).block
     block = torch.zeros(rank_state.capacity(len(data)), dtype=torch.uint8)
     block.numpy()[: len(data)] = memoryview(data)
     tree = {**TrainingState(run.model, run.optimizer).read(), rank_state.name(world.rank): block}
