@@ -16,7 +16,7 @@ from evac.client import Client
 from evac.errors import GenerationError
 from evac.store import open_store
 from evac.torch import generators as own_generators
-from evac.torch import loader_start
+from evac.torch import loader_start, rank_state
 from evac.torch.accumulation import Accumulation
 from evac.torch.choice import choice
 from evac.torch.complaints import Complaints
@@ -24,7 +24,7 @@ from evac.torch.freshness import Freshness
 from evac.torch.identity import Identity, claim
 from evac.torch.local_memory import adopted
 from evac.torch.origins import Origins
-from evac.torch.own_slots import OwnSlots
+from evac.torch.own_slots import CRASH_SECONDS, OwnSlots
 from evac.torch.pace import Pace
 from evac.torch.rank_state import RankObjects, Stateful
 from evac.torch.restore import Restore
@@ -40,8 +40,6 @@ log = logging.getLogger("evac")
 
 # The daemon answers within milliseconds; without one, this is paid once.
 _CONNECT_SECONDS = 1.0
-# The other ranks may hang in a collective by then, and the launcher waits for this one.
-_CRASH_SECONDS = 10.0
 
 
 class Checkpointer:
@@ -132,7 +130,7 @@ class Checkpointer:
         )
         own_generators.check(generators or {})
         given = {"scheduler": scheduler, "loader": loader, **(extra or {})}
-        _check_stateful({key: one for key, one in given.items() if one is not None})
+        rank_state.check({key: one for key, one in given.items() if one is not None})
         self._objects = RankObjects(
             scheduler, loader, dict(extra or {}), pace, dict(generators or {})
         )
@@ -293,7 +291,8 @@ class Checkpointer:
         """Training has finished: commit what is under way, and hang up.
 
         What was staged with a daemon stays there until this process ends; then the daemon saves
-        what is not safe yet.
+        what is not safe yet. A program that ends without it commits what is under way, too, unless
+        it is killed.
 
         Args:
             discard: Have the daemon free it instead, and save nothing of it.
@@ -309,7 +308,7 @@ class Checkpointer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._end(None if kind is None else _CRASH_SECONDS)
+        self._end(None if kind is None else CRASH_SECONDS)
 
     def _end(self, patience: float | None, *, discard: bool = False) -> None:
         if self._closed:
@@ -387,15 +386,6 @@ class Checkpointer:
         if self._objects.scheduler is None:
             missing.append("no LR schedule")
         return " and ".join(missing) if self._world.rank == 0 else ""
-
-
-def _check_stateful(given: Mapping[str, Any]) -> None:
-    """Now, and not at each stage: a loader that cannot say where it stands is often a plain one."""
-    for name, one in given.items():
-        if not isinstance(one, Stateful):
-            hint = "; torchdata's StatefulDataLoader has both" if name == "loader" else ""
-            text = f"{name}: expected state_dict and load_state_dict, got {type(one).__name__}"
-            raise ValueError(text + hint)
 
 
 def _connect(settings: Settings) -> Client:

@@ -104,6 +104,14 @@ class EvacCallback(Callback):
             self._checkpointer.close()
             self._checkpointer = None
 
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        """Commit what is under way, and wait for hung ranks no longer than a launcher does."""
+        if self._checkpointer is not None:
+            self._checkpointer.__exit__(type(exception), exception, exception.__traceback__)
+            self._checkpointer = None
+
 
 class _Loops:
     """How far each loop is; the data loader's own place is each rank's."""

@@ -21,6 +21,7 @@ from evac.segment import PAGE, Header
 from evac.store import Store, open_store
 from evac.store.threads import in_thread
 from evac.torch import blocking
+from evac.torch.at_exit import at_exit, crashed
 from evac.torch.choice import Alone, Choice
 from evac.torch.complaints import Complaints
 from evac.torch.identity import Identity
@@ -33,6 +34,8 @@ KEEP = 3
 _LISTEN_SECONDS = 0.02
 # For the store and for the other ranks; past it the last generation is given up.
 _CLOSE_SECONDS = 120.0
+# The other ranks may hang in a collective by then, and the launcher waits for this one.
+CRASH_SECONDS = 10.0
 _END_SECONDS = 5.0
 
 
@@ -120,6 +123,7 @@ class OwnSlots:
             self._choice = self._choose(incarnation)
             self._thread = Thread(target=self._run, name="evac-commit", daemon=True)
             self._thread.start()
+            at_exit(self._at_exit)
         return ""
 
     def acquire(self) -> SlotMemory | None:
@@ -165,6 +169,9 @@ class OwnSlots:
         with self._changed:
             self._resting = True
             self._changed.notify_all()
+
+    def _at_exit(self) -> None:
+        self.close(CRASH_SECONDS if crashed() else _CLOSE_SECONDS)
 
     def _put(self, slot: SlotMemory, state: _Is, header: Header | None) -> None:
         with self._changed:

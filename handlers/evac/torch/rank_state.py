@@ -40,6 +40,19 @@ class Stateful(Protocol):
         ...
 
 
+def check(given: Mapping[str, Any]) -> None:
+    """Now, and not at each stage: a loader that cannot say where it stands is often a plain one.
+
+    Raises:
+        ValueError: One of them is not `Stateful`; says which.
+    """
+    for key, one in given.items():
+        if not isinstance(one, Stateful):
+            hint = "; torchdata's StatefulDataLoader has both" if key == "loader" else ""
+            text = f"{key}: expected state_dict and load_state_dict, got {type(one).__name__}"
+            raise ValueError(text + hint)
+
+
 def name(rank: int) -> str:
     """The key of one rank's block in the checkpoint."""
     return f"evac.rank{rank}"

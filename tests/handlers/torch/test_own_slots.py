@@ -175,12 +175,15 @@ def test_the_leader_picks_the_next_only_when_all_have_done_with_the_last(store: 
 
 
 def test_a_slot_that_is_given_back_is_free_again(store: str) -> None:
-    slots = own(store, choice=Follows(), slots=1)
+    choice = Follows()
+    slots = own(store, choice=choice, slots=1)
     slot = slots.acquire()
     assert slot is not None
     assert slots.acquire() is None
     slots.release(slot)
     assert slots.acquire() is slot
+    choice.over = True
+    slots.close()
 
 
 @pytest.fixture
