@@ -9,6 +9,7 @@ and costs less than a tenth of a millisecond.
 
 import hashlib
 from collections.abc import Callable, Sequence
+from numbers import Real
 
 import torch
 
@@ -29,6 +30,8 @@ class Freshness:
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.unchanged = 0
         self._stepped = False
+        # What is known on a device alone, and waited for only where it matters.
+        self._moved: dict[torch.device, torch.Tensor] = {}
         self._last: tuple[str, bytes] | None = None
         self._sampled: tuple[str, Sequence[TensorItem]] = ("", ())
         self._hook = optimizer.register_step_post_hook(self._took_step)
@@ -43,6 +46,7 @@ class Freshness:
         """
         items = self._sample(layout, trained)
         stepped, self._stepped = self._stepped, False
+        moved, self._moved = self._moved, {}
         if not items:
             return ""  # another rank stages what this one holds
         total = hashlib.blake2b(digest_size=16)
@@ -51,7 +55,7 @@ class Freshness:
             start = PAGE + item.payload + max(nbytes - _EACH, 0) // 2
             total.update(memory[start : start + min(nbytes, _EACH)])
         last, self._last = self._last, (layout.name, total.digest())
-        if not stepped or last != self._last:
+        if last != self._last or not (stepped or any(bool(one) for one in moved.values())):
             return ""
         self.unchanged += 1
         return (
@@ -75,5 +79,26 @@ class Freshness:
         return self._sampled[1]
 
     def _took_step(self, optimizer: torch.optim.Optimizer, *_arguments: object) -> None:
-        # A schedule that warms up from 0 moves nothing at first.
-        self._stepped |= any(float(group.get("lr", 1.0)) != 0 for group in optimizer.param_groups)
+        for group in optimizer.param_groups:
+            moves = _moves(group.get("lr", 1.0))
+            if isinstance(moves, torch.Tensor):
+                before = self._moved.get(moves.device)
+                self._moved[moves.device] = moves if before is None else before | moves
+            else:
+                self._stepped |= moves
+
+
+def _moves(rate: object) -> bool | torch.Tensor:
+    """Whether a step at this learning rate moves anything; for one on a device, there.
+
+    A schedule that warms up from 0 moves nothing at first. Of a rate that is no number nothing is
+    expected: this runs within the optimizer's step, and must neither end it nor wait for a device.
+    """
+    if isinstance(rate, torch.Tensor):
+        if type(rate) not in (torch.Tensor, torch.nn.Parameter) or rate.is_meta:
+            return False
+        moves = rate.detach().ne(0).any()
+        return bool(moves) if moves.device.type == "cpu" else moves
+    if isinstance(rate, Real):
+        return rate != 0
+    return False
