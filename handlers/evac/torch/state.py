@@ -8,7 +8,7 @@ DDP and torch.compile vanish, parameters go by name), and once per layout the re
 compared with torch's own.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,18 +22,29 @@ from torch.nn.parallel import DistributedDataParallel
 from evac.errors import ConfigError, GenerationError
 
 MODEL, OPTIMIZER = "model", "optimizer"
+# What an optimizer trains beside the model: a loss's temperature, a prompt.
+OUTSIDE = "outside"
 
 
 class TrainingState:
     """A model and its optimizer, by DCP's names.
 
+    Args:
+        others: More optimizers of the same model; no part of its state.
+
     Raises:
         ConfigError: The model is wrapped in the older FSDP, whose state has no stable names.
     """
 
-    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        others: Sequence[torch.optim.Optimizer] = (),
+    ) -> None:
         self.model = model
         self.optimizer = optimizer
+        self._others = others
         if any(isinstance(module, FullyShardedDataParallel) for module in model.modules()) or any(
             _flat(parameter) for parameter in model.parameters()
         ):
@@ -56,7 +67,8 @@ class TrainingState:
             {**group, "params": list(names)}
             for group, names in zip(packed["param_groups"], names, strict=True)
         ]
-        return {MODEL: model, OPTIMIZER: {"state": state, "param_groups": groups}}
+        outside = {name: one.detach() for name, one in self.outside().items()}
+        return {MODEL: model, OPTIMIZER: {"state": state, "param_groups": groups}, OUTSIDE: outside}
 
     def read_model(self) -> dict[str, Any]:
         """The model's half of `read`."""
@@ -64,21 +76,49 @@ class TrainingState:
         return {rename(key): value for key, value in self.model.state_dict().items()}
 
     def parameter_names(self) -> list[list[str]]:
-        """The optimizer's parameters by name, group by group.
-
-        Raises:
-            GenerationError: The optimizer holds a parameter that the model does not.
-        """
+        """The optimizer's parameters by name, group by group; of one outside the model, by its place."""
         rename = _renaming(self.model)
         named = {id(one): rename(name) for name, one in self.model.named_parameters()}
-        found: list[list[str]] = []
-        for number, group in enumerate(self.optimizer.param_groups):
-            try:
-                found.append([named[id(one)] for one in group["params"]])
-            except KeyError as error:
-                reason = f"param group {number} holds a parameter that is not the model's"
-                raise GenerationError("optimizer", reason) from error
-        return found
+        return [
+            [
+                named.get(id(one), f"{OUTSIDE}.{number}.{place}")
+                for place, one in enumerate(group["params"])
+            ]
+            for number, group in enumerate(self.optimizer.param_groups)
+        ]
+
+    def outside(self) -> dict[str, torch.Tensor]:
+        """The optimizer's parameters that are not the model's, by group and place in it.
+
+        Raises:
+            GenerationError: One looks as if the model's had been replaced under the optimizer.
+        """
+        mine = {id(one) for one in self.model.parameters()}
+        found = {
+            (number, place): one
+            for number, group in enumerate(self.optimizer.param_groups)
+            for place, one in enumerate(group["params"])
+            if id(one) not in mine
+        }
+        untrained = self._untrained() if found else {}
+        for (number, _), one in found.items():
+            if name := untrained.get(one.shape):
+                reason = (
+                    f"param group {number} holds a parameter that is not the model's, and no "
+                    f"optimizer holds the model's {name}: it was replaced after the optimizer was made"
+                )
+                raise GenerationError("optimizer", reason)
+        return {f"{number}.{place}": one for (number, place), one in found.items()}
+
+    def _untrained(self) -> dict[torch.Size, str]:
+        """By shape, a parameter that takes gradients and that no optimizer steps."""
+        optimizers = (self.optimizer, *self._others)
+        stepped = {id(p) for o in optimizers for group in o.param_groups for p in group["params"]}
+        return {
+            one.shape: name
+            for name, one in self.model.named_parameters()
+            if one.requires_grad and id(one) not in stepped
+        }
 
     def names(self) -> frozenset[str]:
         """Of all that the model holds."""
@@ -91,9 +131,10 @@ class TrainingState:
         )
 
     def parameters(self) -> Mapping[str, torch.Tensor]:
-        """The model's parameters by name."""
+        """The model's parameters by name, and the optimizer's others."""
         rename = _renaming(self.model)
-        return {rename(name): one for name, one in self.model.named_parameters()}
+        others = {f"{OUTSIDE}.{place}": one for place, one in self.outside().items()}
+        return {rename(name): one for name, one in self.model.named_parameters()} | others
 
     def _parameter_names(self) -> set[str]:
         """The parameters' names, each by all that it has."""
@@ -115,7 +156,8 @@ class TrainingState:
         theirs: set[str] = set(get_model_state_dict(self.model))
         if differing := theirs ^ set(state[MODEL]):
             raise GenerationError("model", f"unknown wrapper: {sorted(differing)[0]}")
-        if self.optimizer.state:  # else asking would run a step
+        # Without a state, asking would run a step; of parameters outside torch's own names know nothing.
+        if self.optimizer.state and not state[OUTSIDE]:
             osd = get_optimizer_state_dict(self.model, self.optimizer)
             if differing := set(osd["state"]) ^ set(state[OPTIMIZER]["state"]):
                 raise GenerationError("optimizer", f"unknown wrapper: {sorted(differing)[0]}")

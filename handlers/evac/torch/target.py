@@ -21,7 +21,7 @@ from evac.torch import apart
 from evac.torch.extra import EXTRA, Tensors
 from evac.torch.extra import like as like_of
 from evac.torch.layout import Layout
-from evac.torch.state import MODEL, OPTIMIZER, TrainingState
+from evac.torch.state import MODEL, OPTIMIZER, OUTSIDE, TrainingState
 from evac.torch.world import World
 
 # Where hyper-parameters lie, by the names of the parameters that they are for.
@@ -84,6 +84,10 @@ def target(
         for key, one in flatten_state_dict({MODEL: {name: value}})[0].items():
             below, at, _ = place(MODEL, key)
             below[at] = one
+    for name, one in state.outside().items():
+        if (key := f"{OUTSIDE}.{name}") in paths:
+            below, at, _ = place(OUTSIDE, key)
+            below[at] = one.detach()
     elsewhere = ranks.names - model.keys()
     objects = extra({path[1] for path in paths.values() if path[0] == EXTRA})
     for key, path in paths.items():
@@ -197,7 +201,8 @@ def _check_shared(
     """Statistics may be another rank's; a parameter that was another one on each may not."""
     for _, path in sorted(paths.items()):
         key = apart.plain(path)
-        if key and paths[key][0] == MODEL and paths[key][1] in parameters:
+        whose = paths[key][0] if key else ""
+        if whose == OUTSIDE or (whose == MODEL and paths[key][1] in parameters):
             reason = (
                 f"{key} was another one on each rank: {ranks.saved} ranks saved it, and no "
                 f"{ranks.world} can go on from it"
