@@ -1,6 +1,5 @@
 """When to stage: the pace, what the gate arranged, and never between two halves of a step."""
 
-import itertools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,8 +17,7 @@ log = logging.getLogger("evac")
 _STAGE, _PLAN = "stage", "plan"
 # The first stages make the slots, and say little of the next ones.
 _KNOWN = 2
-# One store serves all checkpointers of a process; ranks make theirs in the same order.
-_numbers = itertools.count()
+_NO_STORE = (RuntimeError, ValueError, ImportError)
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ class Rhythm:
         self._world = world
         self._clock = clock
         self._unfinished = unfinished
-        self._name = f"evac/{job}/{next(_numbers)}"
+        self._name = _name(world, job)
         self._gate: Gate | None = None
         self._owed = False
         self._orders: set[str] = set()
@@ -153,10 +151,10 @@ class Rhythm:
         if self._gate is None:
             world = self._world
             store = None
-            if world.size > 1:
+            if self._name:
                 try:
                     store = keystore(self._name, own=True)
-                except (RuntimeError, ValueError, ImportError) as error:
+                except _NO_STORE as error:
                     log.warning("ranks cannot arrange anything between steps: %s", error)
             self._gate = Gate(store, rank=world.rank, world=world.size)
             # What was heard before the first step.
@@ -169,3 +167,19 @@ class Rhythm:
         if order.id not in self._orders:
             self._orders.add(order.id)
             self.ask_stage()
+
+
+def _name(world: World, job: str) -> str:
+    """What this checkpointer is called on all ranks; "" where they cannot arrange anything.
+
+    One store serves all checkpointers of a process, and each rank makes its own in the same order. It
+    counts them in the store: who has been in a world before has counted there, and not here.
+    """
+    if world.size == 1:
+        return ""
+    try:
+        number = keystore(f"evac/{job}").add(f"made-{world.rank}", 1)
+    except _NO_STORE as error:
+        log.warning("ranks cannot arrange anything between steps: %s", error)
+        return ""
+    return f"evac/{job}/{number}"

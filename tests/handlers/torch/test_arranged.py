@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -30,6 +31,17 @@ def _notice(rank: int, folder: str) -> None:
             break
     _tell(folder, rank, client)
     saver.close()
+
+
+def _after_another_world(rank: int, folder: str) -> None:
+    """As `_notice`, in a world of one that stayed and one that is new: it was formed again in place."""
+    dist.destroy_process_group()
+    if rank == 0:
+        ranks.join(0, 1, f"{folder}/before")
+        Run(rank=rank).saver(client=FakeClient().as_client()).close()
+        dist.destroy_process_group()
+    ranks.join(rank, _WORLD, f"{folder}/again")
+    _notice(rank, folder)
 
 
 def _growth(rank: int, folder: str, verb: str, stride: int) -> None:
@@ -97,8 +109,9 @@ def _told(folder: Path) -> list[dict[str, list[int]]]:
     return [json.loads((folder / str(rank)).read_text()) for rank in range(_WORLD)]
 
 
-def test_a_notice_to_one_node_has_all_ranks_stage_the_same_step(tmp_path: Path) -> None:
-    ranks.run(_WORLD, _notice, str(tmp_path))
+@pytest.mark.parametrize("run", [_notice, _after_another_world])
+def test_a_notice_to_one_node_has_all_ranks_stage_the_same_step(tmp_path: Path, run: Any) -> None:
+    ranks.run(_WORLD, run, str(tmp_path))
     one, other = _told(tmp_path)
     # The first try plans the layout, and stages; then the notice's.
     assert one["kept"] == other["kept"]
