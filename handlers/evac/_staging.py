@@ -1,17 +1,46 @@
 """Staged mode over a connection: reserve, acquire, staged, release."""
 
 import logging
+import operator
+from dataclasses import replace
 from functools import partial
 from threading import Lock
 
 from evac._clock import monotonic
 from evac._connection import Connection
 from evac._memory import SlotMemory
+from evac._settings import checked
 from evac._slots import STALE, Reservation, Slots
 from evac.errors import NotConnected
+from evac.interval import Interval
 from evac.wire import Acquire, Granted, HandBack, Message, Refuse, Release, Reserve, Staged
 
 log = logging.getLogger("evac")
+
+
+# What the wire takes: a job of such an interval, or one that is never reclaimed, is well told so.
+_MOST_SECONDS = 1e9
+
+
+def staged_message(slot: SlotMemory, step: int, interval: Interval | None) -> Staged:
+    """What is said of a slot that holds all of *step*.
+
+    Raises:
+        ValueError: The wire does not take it.
+    """
+    request = Staged(slot=slot.number, step=operator.index(step))
+    if interval is not None:
+        costs = interval.costs
+        request = replace(
+            request,
+            every_seconds=min(float(interval.every), _MOST_SECONDS),
+            stall_seconds=min(float(costs.stall), _MOST_SECONDS),
+            restart_seconds=min(float(costs.restart), _MOST_SECONDS),
+            between_seconds=min(float(costs.between), _MOST_SECONDS),
+            stall_share=float(interval.share),
+        )
+    checked(request)
+    return request
 
 
 class Staging:

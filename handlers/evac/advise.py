@@ -3,10 +3,9 @@
 import argparse
 import json
 import re
-from dataclasses import asdict
 
 from evac.human import seconds as spoken
-from evac.interval import Costs, best, bounded, break_even, shares, verdict
+from evac.interval import Costs, Interval, best, bounded, shares, verdict
 
 DESCRIPTION = """\
 How often should this job stage, and does it pay to run it on machines that are taken away?
@@ -72,21 +71,13 @@ def advise(args: argparse.Namespace) -> int:
     if not args.between:
         raise SystemExit("evac interval: --between: expected more than 0")
     costs = Costs(args.stall, args.restart, args.between)
-    interval = bounded(costs, share=args.share)
-    found = shares(costs, interval)
+    interval = Interval(costs, bounded(costs, share=args.share), args.share)
+    document = interval.document()
     if args.json:
-        document = {
-            **asdict(costs),
-            "interval": interval,
-            "best": best(costs),
-            "shares": {**asdict(found), "useful": found.useful},
-            "break_even": break_even(costs, share=args.share),
-            "net_consumer": found.useful <= 0,
-        }
         print(json.dumps(document, indent=1))
     else:
-        print(_page(costs, interval, share=args.share))
-    return 1 if found.useful <= 0 else 0
+        print(_page(costs, interval.every, share=args.share))
+    return 1 if document["net_consumer"] else 0
 
 
 def _page(costs: Costs, interval: float, *, share: float) -> str:

@@ -28,7 +28,9 @@ from evac._callbacks import RunningOrder
 from evac._clock import Wall, wall
 from evac._memory import SlotMemory, read_answer
 from evac._settings import Settings, checked, read_settings
+from evac._staging import staged_message
 from evac.errors import NotConnected, ProtocolError, Refused
+from evac.interval import Interval
 from evac.wire import (
     Adopt,
     AskStatus,
@@ -38,7 +40,6 @@ from evac.wire import (
     Refuse,
     Registered,
     Reserve,
-    Staged,
     Status,
 )
 
@@ -241,18 +242,22 @@ class Client:
         slot, self.last_refusal = await self._slots.acquire(within)
         return slot
 
-    async def staged(self, slot: SlotMemory, step: int) -> bool:
+    async def staged(
+        self, slot: SlotMemory, step: int, *, interval: Interval | None = None
+    ) -> bool:
         """Say that *slot* holds all of *step*, give it back, and wait for the daemon's word.
 
         The message is on its way before this waits. A cancelled wait takes nothing back.
+
+        Args:
+            interval: See `evac.Client.staged`.
 
         Returns:
             Whether the daemon keeps it, as far as is known: where it refused, a warning is logged;
             while there is none the slot keeps it, and the next one is told. `last_refusal` says
             which it was.
         """
-        request = Staged(slot=slot.number, step=operator.index(step))
-        checked(request)
+        request = staged_message(slot, step, interval)
         if self._forked:
             return False
         if not self._slots.is_current(slot):

@@ -18,9 +18,10 @@ from evac._connection import Connection
 from evac._memory import SlotMemory
 from evac._plain import Bytes, Kept, Plain
 from evac._settings import Settings, checked, read_settings
-from evac._staging import Staging
+from evac._staging import Staging, staged_message
 from evac.errors import NotConnected
-from evac.wire import Done, Leave, Message, Mode, Registered, Reserve, Staged
+from evac.interval import Interval
+from evac.wire import Done, Leave, Message, Mode, Registered, Reserve
 
 log = logging.getLogger("evac")
 
@@ -259,14 +260,14 @@ class Client:
             return None
         return self._staging.acquire(timeout)
 
-    def staged(self, slot: SlotMemory, step: int) -> None:
+    def staged(self, slot: SlotMemory, step: int, *, interval: Interval | None = None) -> None:
         """Say that *slot* holds all of *step*, and give it back.
 
         The message is on its way when this returns, so that a process stopped right after
         it has been heard. A refusal comes later: logged as a warning, counted in `refusals`.
+        *interval* is for the status: how often this job stages, and why.
         """
-        request = Staged(slot=slot.number, step=operator.index(step))
-        checked(request)
+        request = staged_message(slot, step, interval)
         if not self._forked:
             self._staging.staged(slot, request)
 

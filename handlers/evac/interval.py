@@ -9,7 +9,8 @@ the curve is flat around its minimum.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from evac.human import seconds as spoken
 
@@ -59,6 +60,36 @@ class Shares:
     def useful(self) -> float:
         """What is left; below 0 the job consumes more than it gets done."""
         return 1.0 - self.stalls - self.redone - self.restarts
+
+
+@dataclass(frozen=True)
+class Interval:
+    """How often a job stages, and what that follows from.
+
+    Attributes:
+        every: Seconds from one stage to the next, above 0.
+        share: Most of the time that stalls may take, as in `bounded`; 0 to 1.
+    """
+
+    costs: Costs
+    every: float
+    share: float = 1.0
+
+    def document(self) -> dict[str, Any]:
+        """Plain values, for JSON: in seconds and parts of 1."""
+        found = shares(self.costs, self.every)
+        return {
+            **asdict(self.costs),
+            "interval": self.every,
+            "best": best(self.costs),
+            "shares": {**asdict(found), "useful": found.useful},
+            "break_even": break_even(self.costs, share=self.share),
+            "net_consumer": found.useful <= 0,
+        }
+
+    def verdict(self) -> str:
+        """See `verdict`."""
+        return verdict(self.costs, self.every, share=self.share)
 
 
 def best(costs: Costs) -> float:

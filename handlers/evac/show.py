@@ -33,6 +33,7 @@ def render_status(status: Mapping[str, Any]) -> str:
     if status.get("risk"):
         parts.append(f"risk     {_risk(status['risk'])}")
     parts += [f"pinned   {_pin(pin)}" for pin in status.get("pins", ())]
+    parts += [f"interval {_interval(interval)}" for interval in status.get("intervals", ())]
     parts += [f"source   {_source(source)}" for source in status.get("sources", ())]
     parts += [f"notice   {_notice(notice)}" for notice in status.get("notices", ())]
     if (http := status.get("http")) and http["reason"]:
@@ -55,6 +56,24 @@ def _pin(pin: Mapping[str, Any]) -> str:
     """What the nodes of a job have agreed on."""
     what = f"{pin['unit']} step {pin['step']}: what its nodes agreed on when one had to leave"
     return f"{what}{', kept until they resume' if pin['held'] else ', and not complete here'}"
+
+
+def _interval(interval: Mapping[str, Any]) -> str:
+    """How often a job stages, and what that is worth."""
+    costs = ", ".join(
+        f"{what} {seconds(interval[key])}"
+        for what, key in (
+            ("stall", "stall"),
+            ("restart", "restart"),
+            ("reclaimed every", "between"),
+        )
+    )
+    stalls = f"{100 * interval['shares']['stalls']:.1f} % of the time stalled"
+    verdict = interval["verdict"]
+    if interval["net_consumer"]:
+        verdict = f"NET CONSUMER{verdict.removeprefix('a net consumer')}"
+    every = seconds(interval["interval"])
+    return f"{interval['unit']} stages every {every}: {costs}; {stalls}; {verdict}"
 
 
 def _lane(lane: Mapping[str, Any]) -> str:

@@ -41,6 +41,22 @@ STATUS: Mapping[str, Any] = {
         {"alive": False, "unit": "u/d", "job": "secret-job", "slots": [{"state": "complete"}]},
     ],
     "memory": {"budget": 1000, "used": 400},
+    "intervals": [
+        {
+            "unit": "u/a",
+            "interval": 40.0,
+            "stall": 0.4,
+            "net_consumer": False,
+            "shares": {"stalls": 0.01, "useful": 0.9},
+        },
+        {
+            "unit": "u/d",
+            "interval": 90.0,
+            "stall": 0.1,
+            "net_consumer": True,
+            "shares": {"stalls": 0.001, "useful": -0.2},
+        },
+    ],
     "peer": {
         "budget": 500,
         "used": 20,
@@ -155,6 +171,19 @@ def test_the_state_is_read_at_the_moment_it_is_asked_for() -> None:
     assert seen("evac_lane_bytes_per_second", "s3://bucket/p?...") == 1e9
     assert seen("evac_lane_bytes_per_second", "s3://bucket/q?region=eu-west-1&...") == 2e9
     assert seen("evac_lane_bytes_per_second", "s3://bucket/q?region=us-east-1&...") == 3e9
+
+
+def test_of_the_jobs_intervals_the_worst_is_exported_and_how_many_are_net_consumers() -> None:
+    seen = Samples(busy())
+
+    assert seen("evac_jobs_net_consumers") == 1
+    assert seen("evac_stage_interval_seconds") == 90
+    assert seen("evac_stage_stall_seconds") == 0.4
+    assert seen("evac_stage_stall_ratio") == 0.01
+    assert seen("evac_job_useful_ratio") == -0.2
+    nobody = Samples(Metrics(lambda: CALM))
+    assert nobody("evac_jobs_net_consumers") == 0
+    assert nobody("evac_stage_interval_seconds") is None
 
 
 def test_without_an_order_there_is_no_deadline_and_not_a_false_one() -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from evac.interval import Costs, Interval
 from evac.show import render_status
 
 STATUS: Mapping[str, Any] = {
@@ -45,6 +46,28 @@ def test_each_store_is_shown_with_its_rate_and_what_moves_there() -> None:
     assert "store    s3://b  200 MB/s; alice/gpt step 9, 3.00 GB left" in lines
     assert (
         "store    evac://p:7000  200 MB/s; not measured yet; memory of a peer, not durable" in lines
+    )
+
+
+def test_a_jobs_interval_is_shown_with_what_it_follows_from_and_what_it_is_worth() -> None:
+    good = Interval(Costs(0.2, 300.0, 3600.0), 40.0, 0.01)
+    bad = Interval(Costs(2.0, 900.0, 600.0), 200.0, 0.01)
+
+    lines = shown(
+        intervals=[
+            {"unit": unit, **one.document(), "verdict": one.verdict()}
+            for unit, one in (("me/gpt", good), ("me/bad", bad))
+        ]
+    )
+
+    (first, second) = [line for line in lines if line.startswith("interval ")]
+    assert first.startswith(
+        "interval me/gpt stages every 40.0 s: stall 0.20 s, restart 5 min 00 s, "
+        "reclaimed every 1 h 00 min; 0.5 % of the time stalled; of 100 GPU hours 90.6 train"
+    )
+    assert (
+        "1.0 % of the time stalled; NET CONSUMER of GPU hours: reclaimed every 10 min 00 s"
+        in second
     )
 
 

@@ -9,7 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evac.errors import ProtocolError
-from evac.wire import MAX_PACKET, MESSAGES, Hello, Message, Refuse, Register, Staged, decode, encode
+from evac.wire import (
+    MAX_PACKET,
+    MESSAGES,
+    Granted,
+    Hello,
+    Message,
+    Refuse,
+    Register,
+    decode,
+    encode,
+)
 
 # What a `Refuse` can carry of a peer's own mistake.
 MAX_REASON = next(one.metadata["limit"] for one in fields(Refuse) if one.name == "reason")
@@ -137,7 +147,7 @@ def test_an_integer_is_seconds_too() -> None:
 
 
 def test_a_packet_is_one_line_of_json() -> None:
-    assert encode(Staged(slot=1, step=2), id=3) == b'{"type":"staged","id":3,"slot":1,"step":2}'
+    assert encode(Granted(slot=1), re=3) == b'{"type":"granted","re":3,"slot":1}'
 
 
 def test_what_does_not_fit_is_not_sent() -> None:

@@ -6,7 +6,7 @@ kind of notice beyond the first `MOST_KINDS` is counted as ``other``.
 """
 
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from prometheus_client import (
@@ -214,6 +214,7 @@ class _Shown(Collector):
             "store",
         )
         yield from _of_workloads(status)
+        yield from _of_intervals(status.get("intervals", ()))
         if "used" in (peer := status.get("peer") or {}):
             yield _gauge("evac_peer_held_bytes", "Memory kept for other nodes.", {(): peer["used"]})
             yield _gauge(
@@ -233,6 +234,38 @@ class _Shown(Collector):
             yield refused
         if "risk" in status:
             yield from of_risk(status["risk"])
+
+
+def _of_intervals(intervals: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
+    """Of the jobs that say how often they stage; names of jobs are no labels, so the worst of them."""
+    yield _gauge(
+        "evac_jobs_net_consumers",
+        "Jobs that get nothing done between two reclaims of their machines.",
+        {(): sum(bool(one["net_consumer"]) for one in intervals)},
+    )
+    if not intervals:
+        return
+    yield _gauge(
+        "evac_stage_interval_seconds",
+        "From one stage to the next, of the job that stages least often.",
+        {(): max(one["interval"] for one in intervals)},
+    )
+    yield _gauge(
+        "evac_stage_stall_seconds",
+        "For which a stage holds training up, of the job that is held up longest.",
+        {(): max(one["stall"] for one in intervals)},
+    )
+    yield _gauge(
+        "evac_stage_stall_ratio",
+        "Part of the time for which stages hold training up, of the job where it is largest.",
+        {(): max(one["shares"]["stalls"] for one in intervals)},
+    )
+    yield _gauge(
+        "evac_job_useful_ratio",
+        "Part of the time in which new work is done, of the job where it is smallest; 0 or less is a"
+        " net consumer.",
+        {(): min(one["shares"]["useful"] for one in intervals)},
+    )
 
 
 def _of_workloads(status: Mapping[str, Any]) -> Iterator[Metric]:

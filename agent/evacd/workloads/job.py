@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from evac.generation import Generation
+from evac.interval import Interval
 from evac.wire import Mode
 from evacd.facts import Candidate, Unit
 
@@ -112,6 +113,7 @@ class Workload:
         resuming: Numbers of the slots that it has handed back so far; None once that is over.
         rendezvous: Where it says that its job's nodes meet; "" for nowhere.
         peers: Where it says that its job's nodes keep bytes for each other.
+        interval: How often it stages, as it said last; None where it does not.
         news: Told the unit that has changed.
     """
 
@@ -136,6 +138,7 @@ class Workload:
     resuming: set[int] | None = None
     rendezvous: str = ""
     peers: tuple[str, ...] = ()
+    interval: Interval | None = None
     news: Callable[[str], None] | None = field(default=None, repr=False)
 
     def __setattr__(self, name: str, value: object) -> None:

@@ -1,5 +1,7 @@
 """What `evac status` shows of the workloads: plain JSON values."""
 
+from collections.abc import Iterator
+
 from evacd.workloads.agreement import shown
 from evacd.workloads.job import Job, Slot, Workload
 from evacd.workloads.regions import Regions
@@ -14,8 +16,19 @@ def snapshot(roster: Roster, regions: Regions) -> dict[str, object]:
             for workload in roster.workloads.values()
         ],
         "pins": shown(roster.jobs),
+        "intervals": [*_intervals(roster)],
         "memory": {"budget": roster.ledger.budget, "used": roster.ledger.used},
     }
+
+
+def _intervals(roster: Roster) -> Iterator[dict[str, object]]:
+    """Of each job that says how often it stages: its first rank here that lives."""
+    for job in roster.jobs.values():
+        told = [one for one in job.members if one.alive and one.interval is not None]
+        if told:
+            interval = min(told, key=lambda one: one.rank).interval
+            assert interval is not None
+            yield {"unit": job.name, **interval.document(), "verdict": interval.verdict()}
 
 
 def _workload(workload: Workload, job: Job, regions: Regions) -> dict[str, object]:

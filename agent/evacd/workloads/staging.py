@@ -11,6 +11,7 @@ import structlog
 
 from evac.errors import SegmentError
 from evac.generation import Generation
+from evac.interval import Costs, Interval
 from evac.manifest import COPY
 from evac.segment import PAGE
 from evac.store import Owner
@@ -108,6 +109,10 @@ class Staging:
         tasks: asyncio.TaskGroup,
     ) -> None:
         """Answers by `Accepted` or `Refuse` when the slot was read; meanwhile it is deaf."""
+        if message.every_seconds and message.between_seconds:
+            seconds = (message.stall_seconds, message.restart_seconds, message.between_seconds)
+            share = message.stall_share or 1.0
+            workload.interval = Interval(Costs(*seconds), message.every_seconds, share)
         slot = self._roster.staging(workload, message.slot, message.step)
         if isinstance(slot, Refusal):
             session.refuse(slot.reason, re)

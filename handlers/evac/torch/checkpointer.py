@@ -143,7 +143,9 @@ class Checkpointer:
         self._complaints = Complaints()
         self._slots = slots
         make_own = self._make_own if self._store else None
-        self._switch = Switch(self._client, make_own, slots=slots, patience=patience, clock=clock)
+        self._switch = Switch(
+            self._client, make_own, pace.interval, slots=slots, patience=patience, clock=clock
+        )
         self._above = 0
         self._freshness = Freshness(optimizer)
         self._stager = Stager(
@@ -243,8 +245,7 @@ class Checkpointer:
     def restore(self, *, allow_weights_only: bool = False) -> int | None:
         """Go back to the newest whole generation; call before the first step, on every rank.
 
-        Whole is what all nodes' memory, peers and stores have together; `origins` then says which of
-        them gave how much. What several ranks of a node need is read once.
+        Whole is what all nodes' memory, peers and stores have together; see `origins`.
 
         Args:
             allow_weights_only: Take weights that were saved without the rest, where they are newer

@@ -1,9 +1,12 @@
 """Slots that belong to the node's daemon: what is staged there outlives this process."""
 
+from collections.abc import Callable
+
 from evac._clock import Monotonic, monotonic
 from evac._memory import SlotMemory
 from evac.client import Client
 from evac.errors import EvacError
+from evac.interval import Interval
 from evac.segment import Header
 from evac.torch.layout import Layout
 
@@ -13,12 +16,24 @@ _PAUSE_SECONDS = 100 * _ACQUIRE_SECONDS
 
 
 class DaemonSlots:
-    """See `Slots`. Does not own *client*: its maker closes it."""
+    """See `Slots`. Does not own *client*: its maker closes it.
 
-    def __init__(self, client: Client, *, slots: int, clock: Monotonic = monotonic) -> None:
+    Args:
+        interval: How often the job stages as of a monotonic second, for the node's status.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        slots: int,
+        clock: Monotonic = monotonic,
+        interval: Callable[[float], Interval | None] = lambda _: None,
+    ) -> None:
         self._client = client
         self._slots = slots
         self._clock = clock
+        self._interval = interval
         self._not_before = 0.0
 
     @property
@@ -67,7 +82,7 @@ class DaemonSlots:
 
     def staged(self, slot: SlotMemory, header: Header) -> None:
         """See `Slots.staged`."""
-        self._client.staged(slot, header.step)
+        self._client.staged(slot, header.step, interval=self._interval(self._clock()))
 
     def release(self, slot: SlotMemory) -> None:
         """See `Slots.release`."""

@@ -19,7 +19,7 @@ from time import CLOCK_BOOTTIME, clock_gettime
 from typing import Any
 
 from evac.human import seconds as spoken
-from evac.interval import Costs, bounded, shares, verdict
+from evac.interval import Costs, Interval, bounded, shares, verdict
 
 # What is assumed of machines of which nothing is known: spot machines are reclaimed every few
 # hours to days (https://arxiv.org/abs/1911.05160 has the distribution for one cloud).
@@ -192,6 +192,13 @@ class Pace:
     def every_seconds(self) -> float:
         """From one stage to the next; infinite before two steps in a row were seen."""
         return self.steps * median(self._took) if self._took else math.inf
+
+    def interval(self, now: float) -> Interval | None:
+        """How often it stages, and why; None before that is known."""
+        costs, every = self.costs(now), self.every_seconds()
+        if costs is None or not 0 < every < math.inf:
+            return None
+        return Interval(costs, every, self._share)
 
     def told(self, now: float) -> str:
         """In one sentence how often it stages, why, and what that is worth; "" before it is known."""

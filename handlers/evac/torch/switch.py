@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from evac._clock import Monotonic
 from evac.client import Client
+from evac.interval import Interval
 from evac.torch.daemon_slots import DaemonSlots
 from evac.torch.own_slots import OwnSlots
 from evac.torch.slots import Slots
@@ -20,6 +21,7 @@ class Switch:
 
     Args:
         make_own: Makes the own slots; None where there is no store to commit them to.
+        interval: How often the job stages as of a monotonic second, for the daemon to show.
         slots: How many generations the daemon is asked to hold.
         patience: Seconds without a daemon that was there before.
     """
@@ -28,6 +30,7 @@ class Switch:
         self,
         client: Client,
         make_own: Callable[[], OwnSlots] | None,
+        interval: Callable[[float], Interval | None] = lambda _: None,
         *,
         slots: int,
         patience: float,
@@ -38,6 +41,7 @@ class Switch:
         self._slots = slots
         self._patience = patience
         self._clock = clock
+        self._interval = interval
         self._now: Slots | None = None
         self._own: OwnSlots | None = None
 
@@ -67,7 +71,7 @@ class Switch:
             if self._own is not None:
                 log.info("evacd is there: staging with it from now on")
                 self._own.rest()
-            self._now = DaemonSlots(self._client, slots=self._slots)
+            self._now = DaemonSlots(self._client, slots=self._slots, interval=self._interval)
         return self._now
 
     def _alone(self, make_own: Callable[[], OwnSlots]) -> Slots:

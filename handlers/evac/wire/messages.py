@@ -27,6 +27,10 @@ def _seconds(default: Any = MISSING) -> Any:
     return field(default=default, metadata={"kind": float, "low": 0.0, "high": 1e9})
 
 
+def _part(default: Any = MISSING) -> Any:
+    return field(default=default, metadata={"kind": float, "low": 0.0, "high": 1.0})
+
+
 def _flag(default: Any = MISSING) -> Any:
     return field(default=default, metadata={"kind": bool})
 
@@ -119,11 +123,24 @@ class Acquire(Message):
 
 @dataclass(frozen=True)
 class Staged(Message):
-    """The acquired slot holds a whole generation; answered by `Accepted` or `Refuse`."""
+    """The acquired slot holds a whole generation; answered by `Accepted` or `Refuse`.
+
+    Attributes:
+        every_seconds: From one stage to the next; 0 where that is not known, and the others are 0.
+        stall_seconds: For which a stage holds the job up.
+        restart_seconds: From a reclaim until it goes on.
+        between_seconds: From one reclaim of the job to the next, on average.
+        stall_share: Most of the time that stalls may take, a part of 1.
+    """
 
     type: ClassVar[str] = "staged"
     slot: int = _count(0, 1_000_000)
     step: int = _count()
+    every_seconds: float = _seconds(default=0.0)
+    stall_seconds: float = _seconds(default=0.0)
+    restart_seconds: float = _seconds(default=0.0)
+    between_seconds: float = _seconds(default=0.0)
+    stall_share: float = _part(default=0.0)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from evac._callbacks import RunningOrder
 from evac._memory import FIXED_SIZE, SlotMemory, map_slot
 from evac.client import Client
 from evac.errors import Refused
+from evac.interval import Interval
 from evac.segment import PAGE, Header
 from evac.wire import Advice
 
@@ -59,7 +60,7 @@ class FakeClient:
     def acquire(self, timeout: float) -> SlotMemory | None:
         return self._slots[self._free.pop(0)] if self._free else None
 
-    def staged(self, slot: SlotMemory, step: int) -> None:
+    def staged(self, slot: SlotMemory, step: int, *, interval: Interval | None = None) -> None:
         self.kept.append((slot.number, step))
 
     def release(self, slot: SlotMemory) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from evac.commit import State, survey
 from evac.generation import Generation
+from evac.show import render_status
 from evac.store import open_store
 from evac.torch import blocking
 from tests.agent.daemon.nodes import Node, node_at, until
@@ -78,6 +79,30 @@ def test_who_throws_away_what_was_staged_leaves_nothing_to_save(node: Node, tmp_
 
     until("it is gone", lambda: not node.status()["workloads"])
     assert whole(node) == []
+
+
+def test_the_status_tells_how_often_a_job_stages_and_what_that_is_worth(
+    node: Node, tmp_path: Path
+) -> None:
+    node.start()
+    over = tmp_path / "over"
+    jobs = start(
+        1, scenes.go_on, str(tmp_path), str(node.socket), f"file://{node.store}", str(over)
+    )
+
+    (told,) = until("it has told its interval", lambda: node.status()["intervals"])
+
+    assert told["unit"].endswith("/run")
+    assert 0 < told["interval"] < 60
+    assert 0 < told["stall"] < 60
+    assert told["between"] > 3600  # assumed, where nothing is known
+    assert told["shares"]["stalls"] == pytest.approx(told["stall"] / told["interval"])
+    assert told["verdict"].startswith("a net consumer" if told["net_consumer"] else "of 100 GPU")
+    page = render_status(node.status())
+    assert f"interval {told['unit']} stages every " in page
+    over.touch()
+    assert ended_well(jobs)
+    until("the dead tell nothing", lambda: not node.status()["intervals"])
 
 
 @pytest.mark.parametrize("world", [1, 2])
