@@ -20,22 +20,44 @@ WAITS = "gradients wait for the optimizer's step, and no checkpoint holds them"
 
 
 class Accumulation:
-    """Watches the steps of *optimizer*, which trains *model*."""
+    """Watches the steps of *optimizers*, which train *model*.
 
-    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    Where there are several, one of them may be left with gradients that it will never take: those
+    which a generator's loss gives a discriminator. So it is half a step only where each that has
+    gradients waits to take some.
+    """
+
+    def __init__(self, model: torch.nn.Module, *optimizers: torch.optim.Optimizer) -> None:
         self._model = model
-        self._optimizer = optimizer
-        self._hook = optimizer.register_step_post_hook(self._note)
         # Nobody makes a checkpointer in the middle of a step: what is there is left over.
-        self._note()
+        self._watched = [_Watched(one) for one in optimizers]
 
     def unfinished(self) -> str:
         """Why nothing can be staged now; "" between two steps."""
-        waits = any(_holds(one) for one in self._untaken()) or _unreduced(self._model)
-        return WAITS if waits else ""
+        waits = [one.waits() for one in self._watched if one.has_gradients()]
+        return WAITS if (waits and all(waits)) or _unreduced(self._model) else ""
 
     def close(self) -> None:
         """Watch no more."""
+        for one in self._watched:
+            one.close()
+
+
+class _Watched:
+    """One optimizer, and which gradients it has taken."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizer = optimizer
+        self._hook = optimizer.register_step_post_hook(self._note)
+        self._note()
+
+    def has_gradients(self) -> bool:
+        return any(True for _ in _gradients(self._optimizer))
+
+    def waits(self) -> bool:
+        return any(_holds(one) for one in self._untaken())
+
+    def close(self) -> None:
         self._hook.remove()
 
     def _untaken(self) -> Iterator[torch.Tensor]:

@@ -23,6 +23,7 @@ from evac.torch.complaints import Complaints
 from evac.torch.freshness import Freshness
 from evac.torch.identity import Identity, claim
 from evac.torch.local_memory import adopted
+from evac.torch.optimizers import Optimizers, split
 from evac.torch.origins import Origins
 from evac.torch.own_slots import CRASH_SECONDS, OwnSlots
 from evac.torch.pace import Pace
@@ -91,7 +92,7 @@ class Checkpointer:
         self,
         *,
         model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
+        optimizer: Optimizers,
         scheduler: Stateful | None = None,
         loader: Stateful | None = None,
         extra: Mapping[str, Stateful] | None = None,
@@ -120,7 +121,9 @@ class Checkpointer:
         )
         register = settings.register
         self._identity = Identity(register.job, register.run, world.rank, world.size)
-        self._state = TrainingState(model, optimizer)
+        first, others = split(optimizer, extra or {})
+        extra = {**others, **(extra or {})}
+        self._state = TrainingState(model, first, tuple(others.values()))
         self._pace = pace = Pace(
             every=every,
             share=stall_share,
@@ -129,12 +132,10 @@ class Checkpointer:
             rank=world.rank,
         )
         own_generators.check(generators or {})
-        given = {"scheduler": scheduler, "loader": loader, **(extra or {})}
+        given = {"scheduler": scheduler, "loader": loader, **extra}
         rank_state.check({key: one for key, one in given.items() if one is not None})
-        self._objects = RankObjects(
-            scheduler, loader, dict(extra or {}), pace, dict(generators or {})
-        )
-        self._accumulation = Accumulation(model, optimizer)
+        self._objects = RankObjects(scheduler, loader, extra, pace, dict(generators or {}))
+        self._accumulation = Accumulation(model, first, *others.values())
         unfinished = self._accumulation.unfinished
         self._rhythm = Rhythm(pace, world, unfinished, job=register.job)
         self._client = client or _connect(settings)
@@ -147,7 +148,7 @@ class Checkpointer:
             self._client, make_own, pace.interval, slots=slots, patience=patience, clock=clock
         )
         self._above = 0
-        self._freshness = Freshness(optimizer)
+        self._freshness = Freshness(first)
         self._stager = Stager(
             world,
             self._state,

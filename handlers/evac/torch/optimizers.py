@@ -1,0 +1,35 @@
+"""Several optimizers of one model: the first goes by DCP's names, and each other one is an extra object."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+
+Optimizers: TypeAlias = (
+    torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | Mapping[str, torch.optim.Optimizer]
+)
+
+
+def split(
+    given: Optimizers, extra: Mapping[str, Any]
+) -> tuple[torch.optim.Optimizer, dict[str, torch.optim.Optimizer]]:
+    """The first of *given*, and the others by names for the checkpoint.
+
+    Raises:
+        ValueError: There is none, one of them is none, or a name of *extra* is taken.
+    """
+    if isinstance(given, Mapping):
+        named = {f"optimizer.{key}": one for key, one in given.items()}
+    elif isinstance(given, Sequence):
+        named = {f"optimizer.{number}": one for number, one in enumerate(given)}
+    else:
+        named = {"optimizer": given}
+    for name, one in named.items():
+        if not isinstance(one, torch.optim.Optimizer):
+            raise ValueError(f"{name}: expected an optimizer, got {type(one).__name__}")
+    if not named:
+        raise ValueError("optimizer: expected at least one")
+    (_, first), *others = named.items()
+    if taken := sorted(extra.keys() & dict(others).keys()):
+        raise ValueError(f"extra: {taken[0]} is an optimizer's name")
+    return first, dict(others)
