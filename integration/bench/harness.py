@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -82,6 +83,8 @@ def main(
     parser.add_argument("--rounds", type=int, default=rounds, help="(default: %(default)s)")
     parser.add_argument("--size", type=_size, default=size, help="bytes, or 512M, 2G (MiB, GiB)")
     args = parser.parse_args(argv)
+    # Whoever has no more time for it ends it so; what it has started must not outlive it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     made = variants(args.size) if callable(variants) else variants
     taken = _take(made, rounds=max(1, args.rounds), warmup=warmup)
     report = {

@@ -21,9 +21,10 @@ from typing import Any
 from harness import Ratio, Variant, main
 
 import evac
-from evac.admin import read_status
+from evac.admin import read_status, request
 from evac.errors import EvacError
 from evac.segment import PAGE, Header, SlotState, aligned
+from evac.wire import Drill, Refuse
 
 COUNTS = (1, 8, 64, 512)
 _LIMIT = 40.0
@@ -40,15 +41,15 @@ class Job:
         size = PAGE + aligned(nbytes) + PAGE
         self._client.reserve(nbytes=size, body="part0.bin", layout="plain", incarnation=1, slots=1)
 
-    def stage(self) -> None:
+    def stage(self, step: int = 1) -> None:
         """Fill its slot."""
         slot = None
         while slot is None:
             slot = self._client.acquire(5.0)
         slot.begin(1)
         slot.memory[PAGE : PAGE + self._nbytes] = bytes(self._nbytes)
-        slot.complete(Header(SlotState.COMPLETE, 1, 1, self._nbytes))
-        self._client.staged(slot, 1)
+        slot.complete(Header(SlotState.COMPLETE, 1, step, self._nbytes))
+        self._client.staged(slot, step)
 
     def close(self) -> None:
         """Let the daemon forget it."""
@@ -60,7 +61,8 @@ class Node:
 
     def __init__(self, folder: Path, ends: ExitStack, store: str = "") -> None:
         self.socket, self._admin = folder / "evacd.sock", folder / "admin.sock"
-        log = ends.enter_context((folder / "log").open("wb"))
+        self.log = folder / "log"
+        log = ends.enter_context(self.log.open("wb"))
         command = [
             sys.executable, "-m", "evacd", "run", "--store", store or f"file://{folder}/store",
             "--cloud", "none", "--no-http", "--no-quiet", "--store-keep", "1",
@@ -82,10 +84,16 @@ class Node:
         command += ["--seconds", "3600", *arguments]
         return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=False).stdout)
 
-    def staged(self) -> int:
-        """How many have something staged."""
+    def staged(self, step: int = 1) -> int:
+        """How many have staged it."""
         status = self.status() or {"risk": {"units": []}}
-        return sum(unit["newest_step"] is not None for unit in status["risk"]["units"])
+        return sum(unit["newest_step"] == step for unit in status["risk"]["units"])
+
+    def begin_drill(self) -> None:
+        """Move what is staged for real, and return at once."""
+        answer = request(self._admin, Drill(seconds=3600.0, flush=True), timeout=_LIMIT)
+        if isinstance(answer, Refuse):
+            raise RuntimeError(f"evacd drills nothing: {answer.reason}")
 
     def until(self, true: Callable[[], bool]) -> None:
         """Wait for it."""

@@ -22,9 +22,10 @@ MADV_POPULATE_READ = 22  # Linux 5.14; mmap does not name it
 @contextmanager
 def sink(certificate: Path | None = None) -> Iterator[int]:
     """The port of a sink of its own process; with a certificate it speaks TLS."""
-    command = [sys.executable, str(Path(__file__).with_name("serve.py"))]
-    command += [str(certificate)] if certificate else []
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+    command = [sys.executable, "-m", "sink.serve"]
+    command += [str(certificate.absolute())] if certificate else []
+    above = Path(__file__).parents[1]
+    with subprocess.Popen(command, cwd=above, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
             yield int(server.stdout.readline())

@@ -1,7 +1,7 @@
 """A byte sink: answers as S3, Azure and Google Cloud Storage do, and throws bodies away unread.
 
 Prints its port. With a certificate's PEM file as its argument it speaks TLS. Bodies are discarded in the
-kernel (MSG_TRUNC), so that what a bench sees is the sender.
+kernel (MSG_TRUNC), so that what a bench sees is the sender; of S3 it keeps what a flush reads back (`kept.py`).
 """
 
 import json
@@ -12,12 +12,14 @@ import sys
 import threading
 from contextlib import suppress
 
+from sink.kept import SMALL, Kept
+
 PIECE = 1024 * 1024
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
-_XML = '<?xml version="1.0" encoding="UTF-8"?>'
 # Bytes of part objects since the last compose: what it then says to have made.
 _lock = threading.Lock()
 _parts = 0
+_kept = Kept()
 
 
 def main() -> None:
@@ -55,36 +57,32 @@ def serve(client: socket.socket, context: ssl.SSLContext | None) -> None:
             length = int(headers.get("content-length", 0))
             here, held = held[:length], held[length:]
             left = length - len(here)
+            small = length <= SMALL
             while left > 0:
-                if context is None:
+                if small:
+                    got_n = client.recv_into(scratch, left)
+                    here += scratch[:got_n].tobytes()
+                elif context is None:
                     got_n = client.recv_into(scratch, min(PIECE, left), socket.MSG_TRUNC)
                 else:
                     got_n = client.recv_into(scratch, min(PIECE, left))
                 if got_n == 0:
                     return
                 left -= got_n
-            client.sendall(answer(method, path, headers, length))
+            client.sendall(answer(method, path, headers, length, here if small else None))
 
 
-def answer(method: str, path: str, headers: dict[str, str], length: int) -> bytes:
+def answer(
+    method: str, path: str, headers: dict[str, str], length: int, body: bytes | None
+) -> bytes:
     """What the store in question would say."""
     if "/storage/v1/" in path or path.startswith("/resume"):
         return google(method, path, headers, length)
-    if method == "DELETE":
-        return reply(204)
     if "comp=" in path or "x-ms-version" in headers:
-        return reply(201, more="x-ms-request-server-encrypted: true\r\n")
-    if method == "POST" and "uploads" in path:
-        names = "<Bucket>b</Bucket><Key>k</Key><UploadId>u</UploadId>"
-        return reply(
-            200, f"{_XML}<InitiateMultipartUploadResult>{names}</InitiateMultipartUploadResult>"
-        )
-    if method == "POST" and "uploadId=" in path:
-        names = '<Location>l</Location><Bucket>b</Bucket><Key>k</Key><ETag>"e"</ETag>'
-        return reply(
-            200, f"{_XML}<CompleteMultipartUploadResult>{names}</CompleteMultipartUploadResult>"
-        )
-    return reply(200)
+        done = 204 if method == "DELETE" else 201
+        return reply(done, more="x-ms-request-server-encrypted: true\r\n")
+    status, said, more = _kept.answer(method, path, headers, length, body)
+    return reply(status, said, more=more, head=method == "HEAD")
 
 
 def google(method: str, path: str, headers: dict[str, str], length: int) -> bytes:
@@ -111,13 +109,18 @@ def google(method: str, path: str, headers: dict[str, str], length: int) -> byte
     return reply(200, json.dumps(made))
 
 
-def reply(status: int, body: str = "", *, more: str = "") -> bytes:
-    """One answer."""
-    head = (
+def reply(status: int, body: str | bytes = b"", *, more: str = "", head: bool = False) -> bytes:
+    """One answer.
+
+    Args:
+        head: Say how long the body is, and leave it out.
+    """
+    body = body.encode() if isinstance(body, str) else body
+    start = (
         f'HTTP/1.1 {status} OK\r\nETag: "e"\r\nLast-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n'
         f"{more}Content-Length: {len(body)}\r\n\r\n"
     )
-    return (head + body).encode()
+    return start.encode() + (b"" if head else body)
 
 
 if __name__ == "__main__":
