@@ -1,7 +1,9 @@
 """A real etcd, one node, on loopback."""
 
 import shutil
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,12 +17,32 @@ def etcd(folder: Path) -> Iterator[int]:
     Raises:
         Unavailable: It is not installed here.
     """
+    with etcd_process(folder) as (port, _):
+        yield port
+
+
+@contextmanager
+def etcd_process(
+    folder: Path, enter: Sequence[str] = (), host: str = HOST
+) -> Iterator[tuple[int, "subprocess.Popen[bytes]"]]:
+    """The same, and the process itself, to do something to it.
+
+    Args:
+        enter: What to put before its command, and before one that looks whether it answers at *host*.
+    """
     program = shutil.which("etcd")
     if program is None:
         raise Unavailable("etcd is not installed: apt-get install etcd-server")
     port, peers = free_port(), free_port()
-    client, peer = f"http://{HOST}:{port}", f"http://{HOST}:{peers}"
+    client, peer = f"http://{host}:{port}", f"http://{host}:{peers}"
+    ask = f"import socket; socket.create_connection(({host!r}, {port}), 1)"
+
+    def there() -> bool:
+        asking = [*enter, sys.executable, "-c", ask]
+        return subprocess.run(asking, capture_output=True, check=False).returncode == 0
+
     command = [
+        *enter,
         program,
         "--data-dir", str(folder / "data"),
         "--listen-client-urls", client,
@@ -30,5 +52,5 @@ def etcd(folder: Path) -> Iterator[int]:
         "--initial-cluster", f"default={peer}",
         "--unsafe-no-fsync",
     ]  # fmt: skip
-    with process(command, folder=folder, ready=answers(port)):
-        yield port
+    with process(command, folder=folder, ready=there if enter else answers(port)) as server:
+        yield port, server

@@ -84,8 +84,7 @@ class Follower:
     def say(self, *events: Event, to_old: bool = False) -> None:
         """Append *events* as soon as the store takes them; returns at once.
 
-        Args:
-            to_old: Also where the log was before it moved, for those who leave with its host.
+        *to_old*: also where the log was before it moved, for those who leave with its host.
         """
         with self.changed:
             self._outbox.extend(events)
@@ -347,12 +346,13 @@ class Follower:
             text = encode(event, mark=f"{self.me.id}:{next(self._marks)}")
             if not self._append(keys, line, text):
                 return
+            if event == Leave(self.me.id):
+                keys.delete(log.beat(self.me.id))
             with self.changed:
                 self._outbox.popleft()
                 self.changed.notify_all()
-        due = self._due
+        due, self._due = self._due, None
         if due is not None:
-            self._due = None
             log.compact(keys, due)
 
     def _append(self, keys: Keys, line: int, text: bytes) -> bool:

@@ -62,7 +62,8 @@ def append(keys: Keys, number: int, text: bytes) -> int:
 def compact(keys: Keys, made: Snapshot) -> None:
     """Publish *made*, and delete what the snapshot before it had made superfluous.
 
-    One snapshot's worth of entries stays: who is only a little late finds them still there.
+    One snapshot's worth of entries stays: who is only a little late finds them still there. Pulses
+    of agents that were there then, and are not any more, go.
     """
     before = snapshot(keys)
     if before is not None and before.at >= made.at:
@@ -71,6 +72,16 @@ def compact(keys: Keys, made: Snapshot) -> None:
     keys.put(SNAPSHOT, dump(Snapshot(made.at, at, made.state)))
     for number in range(since, at):
         keys.delete(entry(number))
+    # Who was killed takes no pulse along.
+    for agent in _agents(before) - _agents(made):
+        keys.delete(beat(agent))
+
+
+def _agents(of: Snapshot | None) -> set[str]:
+    if of is None:
+        return set()
+    forming = of.state.forming.agents if of.state.forming else ()
+    return {agent.id for agent in (*of.state.round.agents, *forming, *of.state.waiting)}
 
 
 def erase(keys: Keys, end: int, agents: Iterable[str]) -> None:

@@ -8,13 +8,30 @@ import sysconfig
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tests.services.process import PATIENCE_SECONDS, free_port
+from evac.rendezvous.address import TCPSTORE, Address, parse
+from tests.services.process import HOST, PATIENCE_SECONDS, free_port
 
 T = TypeVar("T")
 SCRIPT = Path(__file__).parent / "train.py"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where a node's agent runs; by default, this one.
+
+    Attributes:
+        enter: What to put before a command.
+        address: For the others.
+        interface: That it has this address.
+    """
+
+    enter: tuple[str, ...] = ()
+    address: str = HOST
+    interface: str = "lo"
 
 
 class Job:
@@ -33,24 +50,29 @@ class Job:
         run: str = "run",
         env: Mapping[str, str] | None = None,
         script: Path = SCRIPT,
+        machines: Mapping[str, Machine] | None = None,
+        scheme: str = TCPSTORE,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.run, self.script = folder, run, script
         self.port = port or free_port()
-        self.endpoint = f"127.0.0.1:{self.port}"
+        self.endpoint = f"{HOST}:{self.port}"
         self.agents: dict[str, subprocess.Popen[bytes]] = {}
         self._nnodes, self._backend, self._max_restarts = nnodes, backend, max_restarts
         self._conf, self._pause = dict(conf or {}), pause
         self._env = dict(env or {})
+        self._machines = dict(machines or {})
+        self._scheme = scheme
 
     # --- nodes -----------------------------------------------------------------------------
 
     def start(self, node: str, *, boot: str = "boot", endpoint: str = "", **conf: object) -> None:
         """Start the agent of a node."""
-        options = {**self._conf, **conf}
+        options, machine = {**self._conf, **conf}, self._machines.get(node, Machine())
         if self._backend == "evac":
-            options |= {"node": node, "boot": boot}
+            options = {"store": self._scheme, "node": node, "boot": boot, **options}
         command = [
+            *machine.enter,
             str(Path(sysconfig.get_path("scripts")) / "torchrun"),
             f"--nnodes={self._nnodes}",
             "--nproc-per-node=1",
@@ -58,7 +80,7 @@ class Job:
             f"--rdzv-endpoint={endpoint or self.endpoint}",
             f"--rdzv-id={self.run}",
             f"--max-restarts={self._max_restarts}",
-            "--local-addr=127.0.0.1",
+            f"--local-addr={machine.address}",
             *(
                 [f"--rdzv-conf={','.join(f'{k}={v}' for k, v in options.items())}"]
                 if options
@@ -72,7 +94,7 @@ class Job:
         env = {
             **os.environ,
             "OMP_NUM_THREADS": "1",
-            "GLOO_SOCKET_IFNAME": "lo",
+            "GLOO_SOCKET_IFNAME": machine.interface,
             "EVAC_SOCKET": str(self.folder / "no-daemon.sock"),
             **self._env,
         }
@@ -163,6 +185,21 @@ class Job:
                 raise TimeoutError(f"{what}: not within {seconds:g} s\n{logs}")
             time.sleep(0.02)
 
+    def address(self) -> Address:
+        """Where the job's log lies by now, as its workers were told last."""
+        told = [str(event["rendezvous"]) for event in self.events() if event["rendezvous"]]
+        return parse(told[-1])
+
+    def node_of_rank(self, rank: int) -> str:
+        """The node of that rank in the first world."""
+        return next(str(e["node"]) for e in self.events() if e["rank"] == rank)
+
+    def worlds_of(self, node: str) -> list[int]:
+        """The size of each world that the node's workers were started for."""
+        return [
+            int(e["world"]) for e in self.events() if (e["event"], e["node"]) == ("started", node)
+        ]
+
     def restarts(self, *, after: float = 0.0) -> int:
         """The most restarts that any agent has counted."""
         return max((e["restarts"] for e in self.events() if e["at"] >= after), default=0)
@@ -170,6 +207,12 @@ class Job:
     def steps_in_order(self) -> list[int]:
         """Steps as the first rank of each world did them."""
         return [e["step"] for e in self.events() if e["event"] == "step" and e["rank"] == 0]
+
+
+def resources(process: "subprocess.Popen[bytes]") -> tuple[int, int]:
+    """Open files and threads of a process."""
+    of = Path(f"/proc/{process.pid}")
+    return len(list((of / "fd").iterdir())), len(list((of / "task").iterdir()))
 
 
 def children(pid: int) -> list[int]:

@@ -10,13 +10,28 @@ import pytest
 from torch.distributed import TCPStore  # type: ignore[attr-defined] # public, but not in __all__
 
 from evac.rendezvous.address import Address
+from tests.handlers.rendezvous.cells import COLUMNS, ROWS, filled
 from tests.handlers.rendezvous.nodes import HOST, local
+from tests.matrix import Matrix
 from tests.services.etcd import etcd
 from tests.services.process import Unavailable
 
 # torch's TCPStore asks DNS for the name of every client, in its only thread. A test machine's DNS need
 # not answer at all: wait for it as shortly as can be (resolv.conf(5)).
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(
+        Matrix(
+            name="departures",
+            title="a node leaves: the others train on (in brackets: the handler without workers)",
+            rows=ROWS,
+            columns=COLUMNS,
+            here=Path(__file__).parent,
+            elsewhere=tuple(filled()),
+        )
+    )
 
 
 @pytest.fixture(scope="session")

@@ -17,6 +17,8 @@ import torch.distributed as dist
 
 def main() -> None:
     folder, node, pause = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
+    # How long a collective waits for who says nothing any more.
+    patience = float(os.environ.get("GROUP_SECONDS", "60"))
     log = os.open(folder / "events.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     about = {
         "node": node,
@@ -32,7 +34,7 @@ def main() -> None:
         os.write(log, (json.dumps(line) + "\n").encode())
 
     tell("started")
-    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    dist.init_process_group("gloo", timeout=timedelta(seconds=patience))
     # Only the first rank reads: another may see a step less. What it told is what it has done.
     mine = last_step(folder / "events.jsonl") if about["rank"] == 0 else 0
     step = torch.tensor([mine])
