@@ -71,8 +71,9 @@ class Rank:
 
     def _listen(self) -> None:
         assert self.process.stdout
-        for line in self.process.stdout:
-            self._heard.put((time.perf_counter(), line.decode().strip()))
+        with self.process.stdout as said:
+            for line in said:
+                self._heard.put((time.perf_counter(), line.decode().strip()))
         self._heard.put((time.perf_counter(), ""))
 
     def next(self) -> tuple[float, str]:
