@@ -43,6 +43,17 @@ class EtcdKeys:
         with self._translated():
             return value if answer.get("succeeded") else _held(answer["responses"][0]) or b""
 
+    def replace(self, key: str, before: bytes, value: bytes) -> bool:
+        """See `Keys.replace`."""
+        name = self._name(key)
+        if before:
+            expected = {"target": "VALUE", "key": name, "value": _text(before)}
+        else:
+            expected = {"target": "CREATE", "key": name, "create_revision": "0"}
+        put = {"request_put": {"key": name, "value": _text(value)}}
+        answer = self._ask("/v3/kv/txn", {"compare": [expected], "success": [put]})
+        return bool(answer.get("succeeded"))
+
     def put(self, key: str, value: bytes) -> None:
         """See `Keys.put`."""
         self._ask("/v3/kv/put", {"key": self._name(key), "value": _text(value)})

@@ -104,10 +104,49 @@ class Gone(Event):
 
 @dataclass(frozen=True)
 class Close(Event):
-    """The job is over: nobody meets again."""
+    """An agent has ended, and so has the job: nobody meets again in this run of it.
+
+    Attributes:
+        well: Its workers have finished; else they have failed.
+        epoch: The run of the job that this is about.
+    """
 
     do: ClassVar[str] = "close"
     agent: str
+    well: bool = False
+    epoch: int = 0
+
+
+@dataclass(frozen=True)
+class Anew(Event):
+    """All of the job have ended, and it is run again."""
+
+    do: ClassVar[str] = "anew"
+    agent: str
+
+
+@dataclass(frozen=True)
+class Begin(Event):
+    """The host of a new log has made sure that the job has none already; see `State.held`."""
+
+    do: ClassVar[str] = "begin"
+    agent: str
+
+
+@dataclass(frozen=True)
+class Moved(Event):
+    """The log goes on elsewhere: nothing behind this counts.
+
+    Attributes:
+        agent: Who serves it there; "" where it is a store of its own.
+        at: ``host:port``.
+        term: Of its service there.
+    """
+
+    do: ClassVar[str] = "moved"
+    agent: str
+    at: str
+    term: int
 
 
 @dataclass(frozen=True)
@@ -137,7 +176,9 @@ class Depart(Event):
     job: str = ""
 
 
-_KINDS: tuple[type[Event], ...] = (Join, Call, Open, Confirm, Met, Leave, Gone, Close, Depart)
+_KINDS: tuple[type[Event], ...] = (
+    Join, Call, Open, Confirm, Met, Leave, Gone, Close, Anew, Begin, Moved, Depart
+)  # fmt: skip
 EVENTS: Mapping[str, type[Event]] = {kind.do: kind for kind in _KINDS}
 
 

@@ -8,12 +8,15 @@ terminal_state`` in agent/server/api.py, with what utils/store.py appends); the 
 second of a job then restarts workers, as it does without this file.
 """
 
+from contextlib import suppress
+from threading import Thread
 from typing import Protocol
 
 import torch
 
 _KEY = "torchelastic/agent/terminal_state/num_members"
 _READ = ((2, 9), (2, 14))
+_LOOK_SECONDS = 1.0
 
 
 class Store(Protocol):
@@ -25,11 +28,20 @@ class Store(Protocol):
 
 
 def finishing(store: Store) -> bool:
-    """Whether an agent of the round whose store this is has finished; False where unknown."""
+    """Whether an agent of the round whose store this is has finished; False where unknown.
+
+    Asked with a time limit: the store's machine may be gone.
+    """
     version = tuple(int(part) for part in torch.__version__.split(".")[:2])
     if not _READ[0] <= version <= _READ[1]:
         return False
-    try:
-        return store.check([_KEY])
-    except RuntimeError:
-        return False
+    found: list[bool] = []
+    asking = Thread(target=_ask, args=(store, found), name="evac-rdzv-finish", daemon=True)
+    asking.start()
+    asking.join(_LOOK_SECONDS)
+    return found == [True]
+
+
+def _ask(store: Store, found: list[bool]) -> None:
+    with suppress(RuntimeError):
+        found.append(store.check([_KEY]))

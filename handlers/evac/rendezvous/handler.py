@@ -7,16 +7,18 @@ peers' workers crash in a collective, and an agent that saw the crash first woul
 
 A round gets a store of its own, served by its first rank, which goes with the round: neither its
 address nor a key of it can be taken for those of another round.
+
+torch ends an agent by `shutdown`, whatever became of its workers; that they have failed shows in the
+exception that is on its way then (launcher/api.py, `launch_agent`, of 2.9 to 2.14, read 2026-11).
 """
 
 import atexit
 import logging
 import os
+import sys
 import time
 from functools import partial
 from secrets import token_hex
-from threading import Thread
-from typing import NoReturn
 
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined] # public, but not in __all__
 from torch.distributed.elastic.rendezvous import (
@@ -31,18 +33,20 @@ from torch.distributed.elastic.rendezvous import (
 
 from evac._clock import monotonic
 from evac.rendezvous import BACKEND
-from evac.rendezvous.address import ETCD, LONGEST, Address, split_endpoint
-from evac.rendezvous.events import Call, Close, Confirm, Join, Leave, Met, Open
+from evac.rendezvous.address import LONGEST, Address, split_endpoint
+from evac.rendezvous.ending import Ending, ending
+from evac.rendezvous.events import Anew, Begin, Call, Close, Confirm, Join, Leave, Met, Open
 from evac.rendezvous.exit_barrier import finishing
 from evac.rendezvous.follower import Follower
-from evac.rendezvous.keys import Keys, Unreachable
-from evac.rendezvous.opening import CONNECT_SECONDS, open_keys, serve_log
+from evac.rendezvous.keys import Unreachable
+from evac.rendezvous.opening import CONNECT_SECONDS, open_keys
 from evac.rendezvous.own_node import OwnNode
 from evac.rendezvous.pins import Pins
 from evac.rendezvous.pulse import Tempo
-from evac.rendezvous.rounds import Agent, State
+from evac.rendezvous.rounds import Agent, State, hosted
+from evac.rendezvous.servers import Servers
 from evac.rendezvous.settings import Settings, read_settings
-from evac.rendezvous.torch_keys import TorchKeys, connect, serve
+from evac.rendezvous.torch_keys import connect, serve
 from evac.rendezvous.waiting import waits_for
 
 logger = logging.getLogger("evac")
@@ -57,9 +61,10 @@ _LEAVER_SECONDS = 0.3
 # How long whoever serves the log stays for those who are still to go elsewhere, or to end.
 _LINGER_SECONDS, _LINGER_ALONE_SECONDS, _LINGER_CLOSED_SECONDS = 10.0, 1.0, 5.0
 _SAY_SECONDS = 2.0
+# A worker that fails may have been the first to feel that its node leaves.
+_NOTICE_SECONDS = 1.0
 _STEP_SECONDS = 0.5
 _FIRST_REMIND_SECONDS, _REMIND_SECONDS = 1.5, 30.0
-_LOOK_SECONDS = 1.0
 
 
 def create(parameters: RendezvousParameters) -> "EvacHandler":
@@ -77,21 +82,23 @@ class EvacHandler(RendezvousHandler):
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._log_server = serve_log(settings)
-        self._standby = self._make_standby()
+        self._servers = Servers(settings)
         self._me = Agent(
             f"{settings.node}-{os.getpid()}-{token_hex(4)}",
             settings.node,
             settings.boot,
-            f"{settings.local}:{self._standby.port}" if self._standby else "",
+            self._servers.standby,
         )
         self._follower = Follower(
             settings.address,
             self._me,
             partial(open_keys, dead_seconds=settings.dead_seconds),
-            standby=self._standby_keys if self._standby else None,
+            standby=self._servers.standby_keys if self._servers.standby else None,
             tempo=Tempo(settings.beat_seconds, settings.dead_seconds),
+            fresh=hosted(State(held=True), self._me) if self._servers.hosts else None,
         )
+        # The run of the job that this agent has a part in.
+        self._epoch: int | None = None
         # The round that this agent is in, and its store.
         self._number = 0
         self._store: TCPStore | None = None
@@ -148,15 +155,15 @@ class EvacHandler(RendezvousHandler):
 
     def set_closed(self) -> None:
         """See `RendezvousHandler`."""
-        self._follower.say(Close(self._me.id))
+        self._follower.say(self._close(well=False))
 
     def num_nodes_waiting(self) -> int:
         """Above 0 once the round is over and all of it know; never asks the store."""
         state = self._follower.state
         if state.closed or not self._over(state):
             return 0
-        if state.round.number == self._number:
-            if self._finishing():
+        if self._in_round(state):
+            if self._store is not None and finishing(PrefixStore(_PREFIX, self._store)):
                 return 0
             self._meet()
         return max(len(state.waiting), 1)
@@ -167,16 +174,26 @@ class EvacHandler(RendezvousHandler):
         began = heard = monotonic()
         remind = began + _FIRST_REMIND_SECONDS
         called: float | None = None
+        held: float | None = None
+        deserted = follower.state.deserted
         while True:
             state, now = follower.state, monotonic()
             if state.departs(self._me):
                 self._leave()
-            self._check_closed(state)
+                raise SystemExit(0)
+            ends = self._ends(state, deserted=deserted)
             if state.round.number > before and state.round.rank(self._me.id) is not None:
                 return self._enter(state)
-            if follower.idle and not self._here(state):
+            if follower.idle and ends is Ending.AGAIN:
+                follower.say(Anew(self._me.id))
+            elif follower.idle and ends is Ending.NONE and not self._here(state):
+                self._epoch = state.epoch
                 follower.say(self._join(before))
             self._take_part(state)
+            if state.held:
+                held = held or now
+                if now - held >= self._settings.return_seconds and follower.idle:
+                    follower.say(Begin(self._me.id))
             if not state.round.number and not state.forming and not state.short:
                 called = called or now
                 if now - called >= self._settings.call_seconds and follower.idle:
@@ -193,20 +210,29 @@ class EvacHandler(RendezvousHandler):
         """The agent ends: so does the job, unless only this node leaves."""
         if self._ended:
             return True
-        me, follower = self._me.id, self._follower
-        follower.say(Close(me))
+        me, follower = self._me, self._follower
+        well = sys.exc_info()[0] is None
+        if not well:
+            follower.wait(lambda s: s.departs(me), _NOTICE_SECONDS)
+        if follower.state.departs(me):
+            self._leave()
+            return True
+        follower.say(self._close(well=well))
         if self.serves:
             # The others still read from here.
-            follower.wait(lambda s: _all_left(s, me), _LINGER_CLOSED_SECONDS)
-        self._end(Leave(me))
-        if not self.serves:
-            follower.erase(lambda state: _all_left(state, me) and not state.waiting)
+            follower.wait(lambda s: _all_left(s, me.id), _LINGER_CLOSED_SECONDS)
+        self._part()
         return True
 
     # --- a round ends ----------------------------------------------------------------------
 
     def _over(self, state: State) -> bool:
-        return bool(self._number) and (state.round.number != self._number or state.over)
+        return bool(self._number) and (not self._in_round(state) or state.over)
+
+    def _in_round(self, state: State) -> bool:
+        """Whether the last round is the one that this agent is in."""
+        number, rank = state.round.number, state.round.rank(self._me.id)
+        return number == self._number and rank is not None
 
     def _meet(self) -> None:
         """Wait until every agent of the round knows that it is over."""
@@ -227,18 +253,7 @@ class EvacHandler(RendezvousHandler):
         why = f"{', '.join(names)} leaves" if names else "the membership changed"
         logger.warning("round %d is over: %s; workers restart", number, why)
 
-    def _finishing(self) -> bool:
-        """Whether a peer has finished; asked with a time limit, its machine may be gone."""
-        store, found = self._store, list[bool]()
-        if store is None:
-            return False
-        prefixed = PrefixStore(_PREFIX, store)
-        asking = Thread(target=lambda: found.append(finishing(prefixed)), daemon=True)
-        asking.start()
-        asking.join(_LOOK_SECONDS)
-        return found == [True]
-
-    def _leave(self) -> NoReturn:
+    def _leave(self) -> None:
         """This node leaves: end well, and leave the rendezvous as it is."""
         logger.warning(
             "node %s leaves: this agent ends, and the job goes on elsewhere", self._me.node
@@ -250,7 +265,6 @@ class EvacHandler(RendezvousHandler):
                 _LINGER_ALONE_SECONDS if alone else _LINGER_SECONDS,
             )
         self._end(Leave(self._me.id))
-        raise SystemExit(0)
 
     # --- the next one ----------------------------------------------------------------------
 
@@ -264,8 +278,11 @@ class EvacHandler(RendezvousHandler):
             settings.maximum,
             seen=seen,
             standby=me.standby,
-            hosts=self._log_server is not None and self._follower.address == settings.address,
+            hosts=self._servers.hosts,
         )
+
+    def _close(self, *, well: bool) -> Close:
+        return Close(self._me.id, well, self._epoch or 0)
 
     def _here(self, state: State) -> bool:
         """Whether the others know that this agent waits."""
@@ -326,15 +343,17 @@ class EvacHandler(RendezvousHandler):
             RendezvousStoreInfo(host, port),
         )
 
-    def _check_closed(self, state: State) -> None:
-        if not state.closed:
-            return
-        if not self._number:
+    def _ends(self, state: State, *, deserted: bool) -> Ending:
+        """Whether the job has; does not return if that ends this agent, too."""
+        found = ending(state, self._epoch, worked=bool(self._number), deserted=deserted)
+        if found is Ending.CLOSED:
+            raise RendezvousClosedError("the job's rendezvous is closed")
+        if found is Ending.NOT_NEEDED:
             # A spare that was never needed has not failed.
-            logger.warning("the job has ended: nothing to do")
-            self._end(Leave(self._me.id))
+            logger.warning("the job has ended well: nothing to do")
+            self._part()
             raise SystemExit(0)
-        raise RendezvousClosedError("the job's rendezvous is closed")
+        return found
 
     def _check_time(self, state: State, waited: float, silent: float) -> None:
         if silent >= self._settings.join_seconds:
@@ -350,23 +369,7 @@ class EvacHandler(RendezvousHandler):
     @property
     def serves(self) -> bool:
         """Whether the log lies in this agent."""
-        address = self._follower.address
-        return (self._log_server is not None and address == self._settings.address) or (
-            self._standby is not None and self._me.standby == address.endpoint
-        )
-
-    def _make_standby(self) -> TCPStore | None:
-        if self._settings.address.scheme == ETCD:
-            return None
-        try:
-            return serve(self._settings.local, 0)
-        except Unreachable as error:
-            logger.warning("this agent cannot serve the rendezvous store if it must: %s", error)
-            return None
-
-    def _standby_keys(self) -> Keys:
-        assert self._standby is not None
-        return TorchKeys(self._standby, self._settings.address.prefix)
+        return self._servers.serves(self._follower.address)
 
     def _at_exit(self) -> None:
         """Ended by a signal, say: the others need not wait to miss us."""
@@ -376,6 +379,13 @@ class EvacHandler(RendezvousHandler):
             if serves and len(survivors) > 1:
                 # They read it, and go elsewhere.
                 time.sleep(_LINGER_ALONE_SECONDS)
+
+    def _part(self) -> None:
+        """The job has ended: who goes last takes its keys along."""
+        me = self._me.id
+        self._end(Leave(me))
+        if not self.serves:
+            self._follower.erase(lambda state: _all_left(state, me) and not state.waiting)
 
     def _end(self, *last: Leave, seconds: float = _SAY_SECONDS) -> None:
         self._ended = True

@@ -29,6 +29,10 @@ class Keys(Protocol):
         """Write *value* unless the key is there already; what it holds now."""
         ...
 
+    def replace(self, key: str, before: bytes, value: bytes) -> bool:
+        """Write *value* if the key holds *before*, or is not there where that is empty; whether it did."""
+        ...
+
     def put(self, key: str, value: bytes) -> None:
         """Write, whatever was there."""
         ...

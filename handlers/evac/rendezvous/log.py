@@ -1,4 +1,4 @@
-"""The job's log in a store: entries are numbered from 0, without gaps, and never change.
+"""The job's log in a store: entries are numbered, without gaps, and never change.
 
 ::
 
@@ -8,6 +8,9 @@
 
 An entry is written with "create unless it is there": so it is either whole or not there, and a writer
 that dies in between leaves no gap. To fail is to have been told that there is one more to read.
+
+The snapshot is there from the first agent on, and only ever replaced by compare-and-set: it names the
+service of the log that counts in this store (`services`).
 """
 
 from collections.abc import Iterable, Iterator
@@ -43,10 +46,15 @@ def read_on(keys: Keys, number: int) -> Iterator[bytes]:
         size = _BATCH
 
 
+def find(keys: Keys) -> tuple[bytes, Snapshot | None]:
+    """The snapshot, as it lies there ("" where there is none) and as it reads."""
+    found = keys.get([SNAPSHOT])[0] or b""
+    return found, load(found) if found else None
+
+
 def snapshot(keys: Keys) -> Snapshot | None:
     """The last one; None where there is none yet."""
-    found = keys.get([SNAPSHOT])[0]
-    return load(found) if found else None
+    return find(keys)[1]
 
 
 def append(keys: Keys, number: int, text: bytes) -> int:
@@ -65,30 +73,31 @@ def compact(keys: Keys, made: Snapshot) -> None:
     One snapshot's worth of entries stays: who is only a little late finds them still there. Pulses
     of agents that were there then, and are not any more, go.
     """
-    before = snapshot(keys)
-    if before is not None and before.at >= made.at:
+    text, before = find(keys)
+    if before is None or before.service != made.service or before.at >= made.at:
         return
-    at, since = (before.at, before.since) if before else (0, 0)
-    keys.put(SNAPSHOT, dump(Snapshot(made.at, at, made.state)))
-    for number in range(since, at):
-        keys.delete(entry(number))
-    # Who was killed takes no pulse along.
-    for agent in _agents(before) - _agents(made):
-        keys.delete(beat(agent))
+    since = Snapshot(made.at, before.at, made.state, made.service)
+    if keys.replace(SNAPSHOT, text, dump(since)):
+        for number in range(before.since, before.at):
+            keys.delete(entry(number))
+        # Who was killed takes no pulse along.
+        for agent in _agents(before) - _agents(made):
+            keys.delete(beat(agent))
 
 
-def _agents(of: Snapshot | None) -> set[str]:
-    if of is None:
-        return set()
+def _agents(of: Snapshot) -> set[str]:
     forming = of.state.forming.agents if of.state.forming else ()
     return {agent.id for agent in (*of.state.round.agents, *forming, *of.state.waiting)}
 
 
-def erase(keys: Keys, end: int, agents: Iterable[str]) -> None:
-    """Delete all of it, up to the entry before *end*."""
+def erase(keys: Keys, agents: Iterable[str] = ()) -> None:
+    """Delete all of it; nothing where there is none."""
     found = snapshot(keys)
-    for number in range(found.since if found else 0, end):
+    number = found.since if found else 0
+    # One at a time: what was there when it was looked at is read to its end by now.
+    while keys.get([entry(number)])[0] is not None:
         keys.delete(entry(number))
+        number += 1
     keys.delete(SNAPSHOT)
     for agent in agents:
         keys.delete(beat(agent))

@@ -27,7 +27,10 @@ _TRIES = 30
 class Follows(Protocol):
     """Who reads the job's log; `evac.rendezvous.follower.Follower` does."""
 
-    state: State
+    @property
+    def state(self) -> State:
+        """What the log has said so far."""
+        ...
 
     def wait(self, until: Callable[[State], bool], seconds: float) -> bool:
         """Wait at most *seconds* for a state that *until* is content with."""

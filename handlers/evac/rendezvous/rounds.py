@@ -11,6 +11,13 @@ a last call, as torchrun's own does.) It stands
 once all of it have confirmed; until then the loss of one dissolves it, and the others form the
 next, without joining anew. It is over when one of it departs or is lost, has joined anew, or when
 somebody waits for whom there is room.
+
+The job is over once an agent has closed it; it was run well if all of its last round have closed it
+so. Whoever comes once all of that round have ended or are gone runs it again: another epoch, which a
+word of the last one does not close. Who leaves with its node closes nothing, whatever becomes of its
+workers.
+
+Where the log lies is told in `services`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,6 +27,8 @@ from types import MappingProxyType
 from evac.rendezvous.choices import NO_CHOICES, Choices, chosen
 from evac.rendezvous.events import (
     STAYING,
+    Anew,
+    Begin,
     Call,
     Close,
     Confirm,
@@ -29,11 +38,15 @@ from evac.rendezvous.events import (
     Join,
     Leave,
     Met,
+    Moved,
     Open,
 )
 
 # Departures that are remembered; the oldest give way. A job has fewer nodes that left.
 _MOST_DEPARTURES = 4096
+# A log's entries are numbered by its service's term, and then from 0.
+MOST_TERMS = 2**20
+_MOST_ROUNDS = 2**40
 _NONE: frozenset[str] = frozenset()
 
 
@@ -82,6 +95,15 @@ class State:
         host_agent: Its id.
         host_left: It said that it goes, without its node's being announced: it was told to end.
         called: Last call is over.
+        epoch: Rises each time that the job is run again.
+        finished: Who has closed the job well.
+        failed: Somebody has closed it otherwise.
+        term: Of this service of the log; see `services`.
+        parent: Where `electorate` is not empty: the last term in which a round stood.
+        electorate: Most of these must be in the first round of this service.
+        moved: Where the log goes on; nothing more follows from this one.
+        held: No round forms before the host has said `Begin`.
+        origin: ``host:port`` at which agents look for this log, where it is served elsewhere.
     """
 
     minimum: int = 1
@@ -102,6 +124,15 @@ class State:
     host_left: bool = False
     called: bool = False
     closed: bool = False
+    epoch: int = 0
+    finished: frozenset[str] = _NONE
+    failed: bool = False
+    term: int = 0
+    parent: int = 0
+    electorate: tuple[Agent, ...] = ()
+    moved: Moved | None = None
+    held: bool = False
+    origin: str = ""
 
     def departs(self, agent: Agent) -> bool:
         """Whether the agent's node leaves."""
@@ -144,6 +175,11 @@ class State:
         return all(agent.id in know for agent in agents)
 
     @property
+    def deserted(self) -> bool:
+        """Whether the job has ended, and nobody of its last round is left."""
+        return self.closed and all(agent.id in self.lost for agent in self.round.agents)
+
+    @property
     def short(self) -> int:
         """How many nodes are missing to the minimum of the next round."""
         return max(self.minimum - len(self.waiting), 0)
@@ -155,9 +191,11 @@ class State:
             return False
         return self.host_left or self.leaves(*self.host)
 
-    def served_by(self, agent: Agent) -> "State":
-        """The same, once *agent* serves the log."""
-        return replace(self, host=(agent.node, agent.boot), host_agent=agent.id, host_left=False)
+    def agent(self, id: str) -> Agent | None:
+        """Who that is; None where nobody of that name has a part in it."""
+        forming = self.forming.agents if self.forming else ()
+        every = (*self.round.agents, *forming, *self.waiting)
+        return next((one for one in every if one.id == id), None)
 
     def successors(self) -> tuple[Agent, ...]:
         """Who may serve the log when its host leaves; the first that can, does."""
@@ -167,7 +205,7 @@ class State:
         return tuple(
             agent for agent in known.values()
             if agent.standby and agent.id not in self.lost and not self.departs(agent)
-            and (agent.node, agent.boot) != self.host
+            and agent.id != self.host_agent
         )  # fmt: skip
 
 
@@ -176,8 +214,12 @@ def after(state: State, event: Event) -> State:
     match event:
         case Join():
             state = _joined(state, event)
-        case Leave(agent) | Gone(agent):
-            state = _without(state, agent)
+        case Leave(agent):
+            # It has not gone another way: it has ended.
+            electors = tuple(one for one in state.electorate if one.id != agent)
+            state = _without(replace(state, electorate=electors), agent)
+        case Gone(agent):
+            state = _gone(state, agent)
         case Depart():
             state = _departed(state, event)
         case Call() if not state.round.number:
@@ -192,7 +234,19 @@ def after(state: State, event: Event) -> State:
             if number == state.round.number and state.round.rank(agent) is not None:
                 state = replace(state, met=state.met | {agent})
         case Close():
-            state = replace(state, closed=True)
+            state = _closed(state, event)
+        case Anew() if state.deserted:
+            # Numbers go on, so that nobody takes a round of this run for one of the last.
+            state = replace(
+                state, closed=False, failed=False, finished=_NONE, epoch=state.epoch + 1,
+                round=Round(), forming=None, confirmed=_NONE, waiting=(), lost=_NONE, met=_NONE,
+                called=False, electorate=(),
+            )  # fmt: skip
+        case Begin():
+            state = replace(state, held=False)
+        case Moved(_, _, term):
+            if max(state.term, state.moved.term if state.moved else -1) < term < MOST_TERMS:
+                state = replace(state, moved=event)
         case _:
             pass
     return _formed(state)
@@ -202,8 +256,10 @@ def _joined(state: State, event: Join) -> State:
     if not 1 <= event.minimum <= event.maximum:
         return state
     agent = Agent(event.agent, event.node, event.boot, event.standby)
-    if event.hosts:
-        state = state.served_by(agent)
+    if event.hosts and not state.term:
+        state = hosted(state, agent)
+    # An agent that comes from another service of the log may know of later rounds.
+    state = replace(state, last=max(state.last, min(event.seen, _MOST_ROUNDS)))
     if state.departs(agent) or (state.forming and state.forming.rank(agent.id) is not None):
         return state
     late = event.seen < state.round.number and agent.id not in state.lost
@@ -220,6 +276,27 @@ def _joined(state: State, event: Join) -> State:
     )
 
 
+def hosted(state: State, agent: Agent) -> State:
+    """The same, *agent* serving the log."""
+    return replace(state, host=(agent.node, agent.boot), host_agent=agent.id, host_left=False)
+
+
+def _closed(state: State, event: Close) -> State:
+    agent = state.agent(event.agent)
+    if event.epoch != state.epoch:
+        return state
+    if agent is not None and state.departs(agent):
+        return _without(state, event.agent)
+    if event.well:
+        return replace(state, closed=True, finished=state.finished | {event.agent})
+    return replace(state, closed=True, failed=True)
+
+
+def _gone(state: State, id: str) -> State:
+    """It went without a word: whatever it said of its workers, nobody knows how it ended."""
+    return _without(replace(state, finished=state.finished - {id}), id)
+
+
 def _without(state: State, id: str) -> State:
     if id == state.host_agent:
         state = replace(state, host_left=True)
@@ -227,6 +304,15 @@ def _without(state: State, id: str) -> State:
         state = replace(state, lost=state.lost | {id})
     state = replace(state, waiting=tuple(one for one in state.waiting if one.id != id))
     return _dissolved(state, {id})
+
+
+def _quorate(state: State, agents: Iterable[Agent]) -> bool:
+    """Whether most of those are among *agents* who may have gone another way; of halves, the first's."""
+    electors = [one.id for one in state.electorate if not state.departs(one)]
+    here = {agent.id for agent in agents}.intersection(electors)
+    return 2 * len(here) > len(electors) or (
+        2 * len(here) == len(electors) and (not electors or electors[0] in here)
+    )
 
 
 def _departed(state: State, event: Depart) -> State:
@@ -267,14 +353,17 @@ def _confirmed(state: State, agent: str, number: int) -> State:
     if len(confirmed) < len(forming.agents) or not forming.at:
         return replace(state, confirmed=confirmed)
     return replace(
-        state, round=forming, forming=None, confirmed=_NONE, lost=_NONE, met=_NONE, called=False
-    )
+        state, round=forming, forming=None, confirmed=_NONE, lost=_NONE, met=_NONE, called=False,
+        electorate=(),
+    )  # fmt: skip
 
 
 def _formed(state: State) -> State:
     """Let the next round form, if there is nobody to wait for."""
     waiting = state.waiting
     if state.forming or state.closed or not waiting or len(waiting) < state.minimum:
+        return state
+    if state.moved or state.held:
         return state
     if state.round.number and not state.over:
         return state
@@ -286,6 +375,8 @@ def _formed(state: State) -> State:
     ranks = {agent.id: rank for rank, agent in enumerate(state.round.agents)}
     ordered = sorted(waiting, key=lambda agent: ranks.get(agent.id, len(ranks)))
     agents = tuple(ordered[: state.maximum])
+    if not _quorate(state, agents):
+        return state
     number = max(state.last, state.round.number) + 1
     chosen = {agent.id for agent in agents}
     return replace(

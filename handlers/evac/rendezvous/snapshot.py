@@ -6,8 +6,8 @@ from types import MappingProxyType
 from typing import Any
 
 from evac.rendezvous.address import is_endpoint
-from evac.rendezvous.events import Depart, read
-from evac.rendezvous.rounds import Agent, Round, State
+from evac.rendezvous.events import Depart, Moved, read
+from evac.rendezvous.rounds import MOST_TERMS, Agent, Round, State
 
 # More than any job writes from one round to the next.
 _MOST_ENTRIES = 1 << 20
@@ -19,11 +19,13 @@ class Snapshot:
 
     Attributes:
         since: The first entry that has not been deleted.
+        service: Which one of the log; no two are called alike.
     """
 
     at: int
     since: int
     state: State
+    service: str = ""
 
 
 def dump(snapshot: Snapshot) -> bytes:
@@ -32,6 +34,7 @@ def dump(snapshot: Snapshot) -> bytes:
     document = {
         "at": snapshot.at,
         "since": snapshot.since,
+        "service": snapshot.service,
         "minimum": state.minimum,
         "maximum": state.maximum,
         "last": state.last,
@@ -48,6 +51,15 @@ def dump(snapshot: Snapshot) -> bytes:
         "host_left": state.host_left,
         "called": state.called,
         "closed": state.closed,
+        "epoch": state.epoch,
+        "finished": sorted(state.finished),
+        "failed": state.failed,
+        "term": state.term,
+        "parent": state.parent,
+        "electorate": [asdict(agent) for agent in state.electorate],
+        "moved": asdict(state.moved) if state.moved else None,
+        "held": state.held,
+        "origin": state.origin,
     }
     return json.dumps(document, separators=(",", ":")).encode()
 
@@ -75,20 +87,35 @@ def load(text: bytes) -> Snapshot | None:
             host_left=bool(document.get("host_left", False)),
             called=bool(document["called"]),
             closed=bool(document["closed"]),
+            epoch=int(document["epoch"]),
+            finished=frozenset(map(str, document["finished"])),
+            failed=bool(document["failed"]),
+            term=int(document["term"]),
+            parent=int(document["parent"]),
+            electorate=tuple(_made(Agent, one) for one in document["electorate"]),
+            moved=_made(Moved, document["moved"]) if document["moved"] else None,
+            held=bool(document["held"]),
+            origin=_endpoint(document["origin"]),
         )
         at, since = int(document["at"]), int(document["since"])
+        service = str(document["service"])
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError):
         return None
     # Whoever compacts the log deletes what lies between.
-    return Snapshot(at, since, state) if 0 <= since <= at <= since + _MOST_ENTRIES else None
+    if not 0 <= since <= at <= since + _MOST_ENTRIES or not 0 <= state.term < MOST_TERMS:
+        return None
+    return Snapshot(at, since, state, service)
 
 
 def _round(document: Any) -> Round:
     agents = tuple(_made(Agent, one) for one in document["agents"])
-    at = str(document["at"])
-    if at and not is_endpoint(at):
-        raise ValueError("no address of a round's store")
-    return Round(int(document["number"]), agents, at)
+    return Round(int(document["number"]), agents, _endpoint(document["at"]))
+
+
+def _endpoint(text: Any) -> str:
+    if not isinstance(text, str) or (text and not is_endpoint(text)):
+        raise ValueError("no address of a store")
+    return text
 
 
 def _pair(document: Any) -> tuple[str, str]:

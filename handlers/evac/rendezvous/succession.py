@@ -1,19 +1,21 @@
 """The log goes to another machine when the one that serves it leaves: who has it now, who is left behind.
 
-The first survivor that can serves it on from a snapshot (`rounds.State.successors`). Nobody has to be
-told: all who stay have read the same departure. For those who have not, `served_by` asks around.
+See `services` for the rules; here is what is looked at and written in stores.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from secrets import token_hex
 from threading import Thread
 
 from evac.rendezvous import log
 from evac.rendezvous.address import Address, split_endpoint
-from evac.rendezvous.events import Depart, Event, decode, encode
+from evac.rendezvous.events import Depart, Event, Moved, decode, encode
 from evac.rendezvous.keys import Keys, Refused, Unreachable
 from evac.rendezvous.rounds import Agent, State
+from evac.rendezvous.services import leads, next_term, signposts
+from evac.rendezvous.snapshot import Snapshot, dump
 
 logger = logging.getLogger("evac")
 
@@ -30,37 +32,75 @@ def orphaned(state: State, error: Unreachable) -> bool:
     return hosted and isinstance(error, Refused)
 
 
-def place(address: Address, agent: Agent) -> Address:
-    """Where *agent* would serve the log that lies at *address*."""
-    host, port = split_endpoint(agent.standby, 0)
+def place(address: Address, endpoint: str) -> Address:
+    """The job's keys in the store at *endpoint*, which is like the one at *address*."""
+    host, port = split_endpoint(endpoint, 0)
     return replace(address, host=host, port=port)
 
 
-def served(open_keys: Callable[[Address], Keys], address: Address) -> State | None:
-    """The state from which the log is served there; None where it is not, or not yet."""
+@dataclass(frozen=True)
+class Aim:
+    """Where the log is expected next.
+
+    Attributes:
+        agent: Who serves it there; "" where it is a store of its own.
+        at: ``host:port``.
+        term: Of its service there, at least.
+        said: It stands in the old log.
+    """
+
+    agent: str
+    at: str
+    term: int
+    said: bool
+
+
+def aim(state: State, given_up: Collection[str], *, forced: bool = False) -> Aim | None:
+    """Where whoever leaves the service of *state* goes; None where nobody takes over.
+
+    Args:
+        given_up: Agents that were waited for long enough.
+        forced: The host has vanished without a word.
+    """
+    moved = state.moved
+    leaves = state.moves or forced
+    if moved is not None and not (leaves and moved.agent in given_up):
+        return Aim(moved.agent, moved.at, moved.term, said=True)
+    left = [one for one in state.successors() if one.id not in given_up] if leaves else []
+    return Aim(left[0].id, left[0].standby, next_term(state), said=False) if left else None
+
+
+def look(open_keys: Callable[[Address], Keys], address: Address) -> Snapshot | None:
+    """The last snapshot that lies there; None where there is none, or nobody answers."""
     try:
         keys = open_keys(address)
         try:
-            found = log.snapshot(keys)
+            return log.snapshot(keys)
         finally:
             keys.close()
     except Unreachable:
         return None
-    return found.state if found else None
 
 
-def served_by(
-    open_keys: Callable[[Address], Keys], address: Address, state: State, *, but: str
-) -> tuple[Agent, State] | None:
-    """Who of the others serves the log by now, and from which state.
+def look_round(
+    open_keys: Callable[[Address], Keys], address: Address, mine: State, me: str, *, bound: bool
+) -> tuple[Agent, Snapshot] | None:
+    """Who of the others serves the log in a way that counts more, and from where on.
 
     Only where it lies with an agent: another store is waited for.
     """
-    for agent in state.successors()[:_ASKED] if state.host else ():
-        if agent.id == but:
+    if mine.host is None:
+        return None
+    every = {one.id: one for one in (*mine.electorate, *mine.successors()) if one.standby}
+    for agent in list(every.values())[:_ASKED]:
+        if agent.id == me:
             continue
-        found = served(open_keys, place(address, agent))
-        if found is not None and found.host == (agent.node, agent.boot):
+        found = look(open_keys, place(address, agent.standby))
+        if (
+            found is not None
+            and found.state.host_agent == agent.id
+            and leads(found.state, mine, bound=bound)
+        ):
             return agent, found
     return None
 
@@ -114,3 +154,19 @@ def forward(
         pass
     finally:
         old.close()
+
+
+def signpost(keys: Keys, here: Moved, told: str) -> str:
+    """Say at a place where agents look for the log that it is *here*.
+
+    Args:
+        told: Name of the service there that has been told; what this returned the last time.
+    """
+    text, found = log.find(keys)
+    if found is None:
+        state = State(term=here.term, moved=here)
+        made = Snapshot(0, 0, state, token_hex(4))
+        return made.service if keys.replace(log.SNAPSHOT, text, dump(made)) else told
+    if found.service != told and not signposts(found.state, here):
+        log.append(keys, found.at, encode(here, mark=token_hex(4)))
+    return found.service

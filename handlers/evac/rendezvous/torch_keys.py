@@ -70,6 +70,12 @@ class TorchKeys:
                 store.set(self._full(key), value.decode())
             return found
 
+    def replace(self, key: str, before: bytes, value: bytes) -> bool:
+        """See `Keys.replace`."""
+        with self._open() as store:
+            found = store.compare_set(self._full(key), before.decode(), value.decode())
+            return bytes(found) == value
+
     def put(self, key: str, value: bytes) -> None:
         """See `Keys.put`."""
         with self._open() as store:

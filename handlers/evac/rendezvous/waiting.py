@@ -12,6 +12,8 @@ def waits_for(state: State, trouble: str) -> str:
     if trouble:
         return f"waiting for the rendezvous store: {trouble}"
     here = len(state.waiting)
+    if state.closed:
+        return "waiting for the agents of the job's last run to end"
     if state.round.number and not state.over:
         return f"waiting for room: all {len(state.round.agents)} places of the job are taken"
     if state.short:

@@ -81,10 +81,15 @@ class Node:
                     self.name,
                     self.boot,
                     self.socket,
-                    **{"call_seconds": 0.2, **self.conf},
+                    **{"call_seconds": 0.2, "return_seconds": 0.0, **self.conf},
                 )
             )
-            self._train(self.handler)
+            # As torch's `launch_agent` does, with the exception on its way.
+            try:
+                self._train(self.handler)
+            finally:
+                self.works = False
+                self.handler.shutdown()
             self.ended = "finished"
         except SystemExit as error:
             self.ended = error.code
@@ -92,8 +97,6 @@ class Node:
             self.ended = error
         finally:
             self.works = False
-            if self.handler is not None:
-                self.handler.shutdown()
             self.handler = None
 
     def _train(self, handler: EvacHandler) -> None:

@@ -47,8 +47,11 @@ def usable(snapshot: Snapshot | None) -> None:
     if snapshot is None:
         return
     for agent in snapshot.state.successors():
-        place(ADDRESS, agent)
+        place(ADDRESS, agent.standby)
     assert 0 <= snapshot.since <= snapshot.at
+    for at in (snapshot.state.origin, snapshot.state.moved and snapshot.state.moved.at):
+        if at:
+            place(ADDRESS, at)
     dump(snapshot)
 
 

@@ -302,7 +302,7 @@ def test_who_falls_silent_is_left_behind() -> None:
     handler = nodes["c"].handler
     assert handler is not None
     # As a process that was stopped: nothing is said any more.
-    handler._follower._ended = True  # pyright: ignore[reportPrivateUsage]
+    handler._follower.view.ended = True  # pyright: ignore[reportPrivateUsage]
 
     until("two go on", work_together([nodes["a"], nodes["b"]]))
     nodes["c"].finish()

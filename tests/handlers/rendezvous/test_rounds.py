@@ -18,6 +18,7 @@ from evac.rendezvous.events import (
     Open,
 )
 from evac.rendezvous.rounds import State, after
+from evac.rendezvous.services import taken_over
 from evac.rendezvous.snapshot import Snapshot, dump, load
 
 NAMES = "abcde"
@@ -284,7 +285,7 @@ def test_a_host_that_is_told_to_end_hands_the_log_on_too() -> None:
 
     assert state.moves
     assert [agent.id for agent in state.successors()] == ["b", "c"]
-    assert not state.served_by(state.successors()[0]).moves
+    assert not taken_over(state, state.successors()[0], 1, "").moves
 
 
 def test_a_job_that_is_over_hands_nothing_on() -> None:

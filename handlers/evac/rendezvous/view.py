@@ -1,0 +1,203 @@
+"""What the threads of one agent share: the log as far as it has been read, and what is still to be said.
+
+One thread reads (`reader`), one writes (`writer`); `changed` guards all of it, and wakes who waits.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from secrets import token_hex
+from threading import Condition
+
+from evac.rendezvous import log
+from evac.rendezvous.address import Address
+from evac.rendezvous.events import Confirm, Depart, Event, Gone, Leave, Moved, decode, encode
+from evac.rendezvous.keys import Keys
+from evac.rendezvous.rounds import Agent, State, after
+from evac.rendezvous.services import first_entry, outranks, renewed, untold
+from evac.rendezvous.snapshot import Snapshot, dump
+
+logger = logging.getLogger("evac")
+
+
+class View:
+    """One agent's view of its job.
+
+    Attributes:
+        state: What follows from all entries before `position`.
+        service: Name of the service of the log that is read, at `address`; "" before the first.
+        line: Counts connections of the reader, and moves; 0 before the first. Whoever writes over
+            an older one writes no more.
+        trouble: Why the store cannot be reached; "" while it can.
+        stale: The store holds another service than this by now.
+        due: A snapshot that this agent is to publish.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        me: Agent,
+        open_keys: Callable[[Address], Keys],
+        fresh: State,
+    ) -> None:
+        self.changed = Condition()
+        self.address = address
+        self.me = me
+        self.open = open_keys
+        self.state = State()
+        self.position = 0
+        self.service = ""
+        self.line = 0
+        self.trouble = "not connected yet"
+        self.ended = False
+        self.stale = False
+        self.outbox: deque[Event] = deque()
+        self.due: Snapshot | None = None
+        self._fresh = fresh
+        self._confirmed = 0
+
+    @property
+    def stays(self) -> bool:
+        """Whether this agent's node does."""
+        return not self.state.departs(self.me)
+
+    @property
+    def goes(self) -> bool:
+        """Whether this agent is to look for the log elsewhere."""
+        return self.stays and (self.state.moves or self.state.moved is not None)
+
+    @property
+    def on_trial(self) -> bool:
+        """Whether this agent may leave its service, which has just moved, for another one."""
+        return bool(self.state.electorate) and not self.bound and self.stays
+
+    @property
+    def bound(self) -> bool:
+        """Whether a round may stand here, with this agent's word, that it has not read of yet."""
+        forming = self.state.forming
+        return forming is not None and forming.number == self._confirmed
+
+    # --- reading ---------------------------------------------------------------------------
+
+    def begin(self, keys: Keys) -> None:
+        """Find the service that counts in this store, or begin one, and read it to its end."""
+        while True:
+            text, found = log.find(keys)
+            if found is not None and found.service == self.service:
+                if found.at > self.position:
+                    self.adopt(found)
+                break
+            if found is not None and not (self.service and outranks(self.state, found.state)):
+                self.adopt(found)
+                break
+            mine = self._made(found)
+            if keys.replace(log.SNAPSHOT, text, dump(mine)):
+                self.adopt(mine)
+                self._tell_last(keys, found)
+                break
+        self.stale = False
+        self.catch_up(keys)
+
+    def _made(self, found: Snapshot | None) -> Snapshot:
+        state = self._fresh
+        if self.service and self.state.host is None:
+            state = renewed(self.state, found.state if found else None)
+        elif self.service:
+            # Its host has begun anew, perhaps while the log is elsewhere.
+            state = replace(state, held=True)
+        at = first_entry(state.term)
+        return Snapshot(at, at, state, token_hex(4))
+
+    def _tell_last(self, keys: Keys, found: Snapshot | None) -> None:
+        """What another service was told here is said again; who follows it hears that it is over."""
+        if not self.state.term:
+            return
+        first = found.at if found else 0
+        said = map(decode, log.read_on(keys, first))
+        self.say(event for event in said if isinstance(event, Depart))
+        if found is not None:
+            moved = Moved("", self.address.endpoint, self.state.term)
+            log.append(keys, first, encode(moved, mark=self.me.id))
+
+    def adopt(self, found: Snapshot) -> None:
+        """Go by *found* from now on."""
+        with self.changed:
+            before, self.state = self.state, found.state
+            self.position, self.service = found.at, found.service
+            self.say(untold(before, found.state))
+            self.changed.notify_all()
+
+    def catch_up(self, keys: Keys) -> None:
+        """Read to the end of what is there."""
+        while True:
+            start = self.position
+            entries = list(log.read_on(keys, start))
+            with self.changed:
+                if self.position != start:
+                    continue  # the writer has found out that we had fallen behind
+                for text in entries:
+                    self.fold(text)
+                self.changed.notify_all()
+            if not entries:
+                return
+
+    def fold(self, text: bytes) -> None:
+        """Read one entry."""
+        self.position += 1
+        event = decode(text)
+        if event is None:
+            return
+        before = self.state
+        self.state = after(before, event)
+        if isinstance(event, Gone) and event.by:
+            logger.warning(
+                "agent %s was not heard of for too long (says %s)", event.agent, event.by
+            )
+        if isinstance(event, Leave) and event.agent == self.me.id:
+            self.ended = True
+        stands = self.state.round
+        if stands.number != before.round.number and stands.rank(self.me.id) == 0:
+            self.due = Snapshot(self.position, 0, self.state, self.service)
+
+    def host_has_died(self) -> None:
+        """Its agent served the log, and nobody does now: so the log moves, as when a host leaves."""
+        with self.changed:
+            self.state = after(self.state, Gone(self.state.host_agent, by=self.me.node))
+            self.changed.notify_all()
+
+    def in_trouble(self, reason: str) -> None:
+        """The store cannot be reached."""
+        with self.changed:
+            if not self.trouble and not self.ended and not self.goes:
+                logger.warning("the rendezvous store cannot be reached, trying again: %s", reason)
+            self.trouble = reason
+            self.changed.notify_all()
+
+    # --- writing ---------------------------------------------------------------------------
+
+    def say(self, events: Iterable[Event]) -> None:
+        """Have *events* written."""
+        with self.changed:
+            self.outbox.extend(events)
+            self.changed.notify_all()
+
+    def try_append(self, keys: Keys, event: Event, mark: str) -> int | None:
+        """Write *event* as the next entry, behind all that has been read.
+
+        So whoever has read that the log moves never writes behind that.
+
+        Returns:
+            Its number; None where somebody else has written that one, which is to be read first.
+        """
+        text = encode(event, mark=mark)
+        with self.changed:
+            at = self.position
+            if isinstance(event, Confirm):
+                self._confirmed = event.number
+        return at if keys.create(log.entry(at), text) == text else None
+
+    def rest(self, seconds: float) -> None:
+        """Wait, unless this agent ends."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.ended, seconds)

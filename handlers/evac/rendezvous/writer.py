@@ -1,0 +1,134 @@
+"""Writes to the job's log in a thread of its own: what the agent says, that it lives, and who is gone.
+
+It holds a connection beside the reader's, which may wait for ever.
+"""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+
+from evac._clock import Monotonic
+from evac.rendezvous import log
+from evac.rendezvous.events import Gone, Leave
+from evac.rendezvous.keys import Keys, Unreachable
+from evac.rendezvous.pulse import Pulses
+from evac.rendezvous.snapshot import Snapshot
+from evac.rendezvous.view import View
+
+logger = logging.getLogger("evac")
+
+_PAUSE = 0.2
+_POLL_SECONDS = 0.02
+
+
+class Writer:
+    """One agent's; `run` is its thread."""
+
+    def __init__(self, view: View, pulses: Pulses, clock: Monotonic) -> None:
+        self._view = view
+        self._pulses = pulses
+        self._clock = clock
+        self._marks = count(1)
+
+    def run(self) -> None:
+        """Until the agent ends."""
+        view, pulses = self._view, self._pulses
+        keys, line = None, 0
+        while not view.ended:
+            with view.changed:
+                view.changed.wait_for(
+                    self._has_work, max(pulses.next - self._clock(), 0.0) if view.line else 1.0
+                )
+            if not view.line or (view.trouble and view.line == line):
+                view.rest(_POLL_SECONDS)
+                continue
+            try:
+                if keys is None or line != view.line:
+                    if keys is not None:
+                        keys.close()
+                    line, keys = view.line, view.open(view.address)
+                    pulses.anew()
+                if not self._speak(keys, line):
+                    self._wait(partial(self._is_elsewhere, line))
+                    continue
+                if pulses.next <= self._clock():
+                    self._beat(keys, line)
+            except Unreachable as error:
+                logger.debug("could not write: %s", error)
+                if keys is not None:
+                    keys.close()
+                keys = None
+                view.rest(_PAUSE)
+        if keys is not None:
+            keys.close()
+
+    def _has_work(self) -> bool:
+        view = self._view
+        return view.ended or bool(view.outbox) or view.due is not None
+
+    def _wait(self, until: Callable[[], bool]) -> None:
+        view = self._view
+        with view.changed:
+            view.changed.wait_for(lambda: view.ended or until(), 1.0)
+
+    def _is_elsewhere(self, line: int) -> bool:
+        return self._view.line != line
+
+    def _speak(self, keys: Keys, line: int) -> bool:
+        """Write all there is to say; False where the log is elsewhere by now."""
+        view = self._view
+        while view.outbox and not view.ended:
+            if not self._append(keys, line):
+                return False
+            if view.outbox[0] == Leave(view.me.id):
+                keys.delete(log.beat(view.me.id))
+            with view.changed:
+                view.outbox.popleft()
+                view.changed.notify_all()
+        due, view.due = view.due, None
+        if due is not None:
+            log.compact(keys, due)
+        return True
+
+    def _append(self, keys: Keys, line: int) -> bool:
+        view, mark = self._view, f"{self._view.me.id}:{next(self._marks)}"
+        while not view.ended:
+            with view.changed:
+                if line != view.line or view.goes:
+                    return False
+                at = view.position
+            if view.try_append(keys, view.outbox[0], mark) is not None:
+                return True
+            self._wait(partial(self._has_read, at, line))
+        return False
+
+    def _has_read(self, at: int, line: int) -> bool:
+        return self._view.position > at or self._is_elsewhere(line)
+
+    def _beat(self, keys: Keys, line: int) -> None:
+        view, pulses, now = self._view, self._pulses, self._clock()
+        keys.put(log.beat(view.me.id), pulses.beat(now))
+        watched = pulses.watched(view.state)
+        found = keys.get([log.beat(agent) for agent in watched])
+        for agent in pulses.silent(dict(zip(watched, found, strict=True)), now):
+            view.say([Gone(agent, by=view.me.node)])
+            keys.delete(log.beat(agent))
+        self._check(keys, line, log.snapshot(keys))
+
+    def _check(self, keys: Keys, line: int, latest: Snapshot | None) -> None:
+        """We were away for so long that the next entry may be deleted by now, or all of the log."""
+        view = self._view
+        with view.changed:
+            if view.line != line or view.goes:
+                return
+            stuck, ours = view.position, latest is not None and latest.service == view.service
+            if latest is not None and ours:
+                if latest.at <= stuck:
+                    return
+                view.adopt(latest)
+            else:
+                view.stale = True
+        # Wakes our own reader, which may wait for an entry that never comes.
+        if keys.create(log.entry(stuck), b"{}") == b"{}":
+            keys.delete(log.entry(stuck))
