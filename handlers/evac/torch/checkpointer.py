@@ -65,7 +65,11 @@ class Checkpointer:
         loader: torchdata's `StatefulDataLoader` goes on to the bit as it stands: what its start after
             a restore draws from the global random numbers is given back. What its workers draw
             from theirs starts anew, for it does not keep them. A loader of another kind is to draw
-            nothing when it starts; else a warning names it.
+            nothing when it starts; else a warning names it. In a world of another size it is dealt
+            anew where its sampler is a `DistributedSampler`, and else starts at its epoch's begin;
+            a warning says how many samples come again.
+        elastic_loader: Its state is the place of the job, and not of a rank: loaded as it is in a world
+            of any size, rank 0's where a rank had none.
         extra: More objects with ``state_dict`` and ``load_state_dict``: a GradScaler, a sampler...
         generators: Random-number generators of one's own (numpy's, torch's) by name; the global
             ones of Python, numpy, torch and each CUDA device are kept anyway.
@@ -97,6 +101,7 @@ class Checkpointer:
         loader: Stateful | None = None,
         extra: Mapping[str, Stateful] | None = None,
         generators: Mapping[str, Any] | None = None,
+        elastic_loader: bool = False,
         every: int | None = None,
         stall_share: float = 0.01,
         reclaim_every: float | None = None,
@@ -134,7 +139,9 @@ class Checkpointer:
         own_generators.check(generators or {})
         given = {"scheduler": scheduler, "loader": loader, **extra}
         rank_state.check({key: one for key, one in given.items() if one is not None})
-        self._objects = RankObjects(scheduler, loader, extra, pace, dict(generators or {}))
+        self._objects = RankObjects(
+            scheduler, loader, extra, pace, dict(generators or {}), elastic_loader
+        )
         self._accumulation = Accumulation(model, first, *others.values())
         unfinished = self._accumulation.unfinished
         self._rhythm = Rhythm(pace, world, unfinished, job=register.job)

@@ -92,7 +92,8 @@ class EvacCallback(TrainerCallback):
             model=model,
             optimizer=optimizer,
             scheduler=self._schedule,
-            loader=_Skipped(),
+            loader=_Skipped(trainer, self._counters),
+            elastic_loader=True,
             **{**self._settings, "extra": {**extra, **self._settings.get("extra", {})}},
         )
         if (step := self._checkpointer.restore()) is None:
@@ -236,12 +237,31 @@ class _Schedule:
 
 
 class _Skipped:
-    """The data: the trainer finds its place by the step."""
+    """The data: the trainer finds its place by the step, whatever a step took before."""
 
-    def state_dict(self) -> dict[str, Any]:
-        return {}
+    def __init__(self, trainer: Trainer, counters: _Counters) -> None:
+        self._args = trainer.args
+        self._counters = counters
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+    def state_dict(self) -> dict[str, int]:
+        args = self._args
+        ranks = args.world_size * args.gradient_accumulation_steps
+        return {"samples": args.train_batch_size * ranks}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        now = self.state_dict()["samples"]
+        if now == state["samples"] or self._args.process_index:
+            return
+        step = self._counters.step
+        differ = step * abs(now - state["samples"])
+        log.warning(
+            "the trainer skips %d steps of %d samples for those of %d that were taken: %s samples %s",
+            step,
+            now,
+            state["samples"],
+            f"{differ:,}",
+            "come again" if now < state["samples"] else "are passed over",
+        )
 
 
 def _bare(optimizer: Any) -> torch.optim.Optimizer:

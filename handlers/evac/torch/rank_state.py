@@ -6,6 +6,7 @@ would wake up with rank 0's random numbers. So all of it lies in one tensor per 
 """
 
 import io
+import logging
 import random
 import struct
 import sys
@@ -21,7 +22,10 @@ from evac.segment import aligned
 from evac.torch import generators
 from evac.torch.extra import Tensors, fill, lift, likenesses
 from evac.torch.generators import Registered
+from evac.torch.loader_place import Dealt, dealt, placed
 from evac.torch.pace import History, Pace
+
+log = logging.getLogger("evac")
 
 _LENGTH = struct.Struct("<Q")
 _LEAST = 64 * 1024
@@ -79,13 +83,18 @@ class Packed:
 
 @dataclass(frozen=True)
 class RankObjects:
-    """The objects of this rank's training loop that have a state of their own."""
+    """The objects of this rank's training loop that have a state of their own.
+
+    Attributes:
+        elastic_loader: Its place is the job's: right on any rank, in any world.
+    """
 
     scheduler: Stateful | None
     loader: Stateful | None
     extra: Mapping[str, Stateful]
     pace: Pace | None = None
     generators: Registered = field(default_factory=dict)
+    elastic_loader: bool = False
 
     def likenesses(self, names: Collection[str]) -> Tensors:
         """How the tensors of extra objects are spread now, where they are among *names*."""
@@ -107,6 +116,7 @@ class RankObjects:
             "step": step,
             "rank": rank,
             "world": world,
+            "shares": dealt(self.loader, world).shares,
             "rng": read_rng(),
             "generators": generators.read(self.generators),
             "history": self.pace.remember(now=monotonic(), wall=wall()) if self.pace else None,
@@ -121,11 +131,13 @@ class RankObjects:
         stream.write(_LENGTH.pack(stream.getbuffer().nbytes - _LENGTH.size))
         return Packed(stream.getvalue(), {key: taken for key, (_, taken) in lifted.items()})
 
-    def load(self, document: Mapping[str, Any], *, own: bool) -> list[str]:
+    def load(self, document: Mapping[str, Any], *, own: bool, rank: int, world: int) -> list[str]:
         """Go back to *document*; the RNG is left for `load_rng`.
 
         Args:
             own: This rank wrote it; else only what all ranks share is taken.
+            rank: Of this one.
+            world: How many there are now.
 
         Returns:
             What starts afresh because *document* does not hold it.
@@ -144,15 +156,27 @@ class RankObjects:
             else:
                 afresh.append(f"extra[{key!r}]")
         if self.loader is not None:
-            if own and document["loader"] is not None:
-                self.loader.load_state_dict(document["loader"])
-            else:
+            if document["loader"] is None:
                 afresh.append("the data loader")
+            else:
+                self._load_loader(self.loader, document, own=own, rank=rank, world=world)
         states = document.get("generators", {}) if own else {}
         afresh += generators.put_back(self.generators, states)
         if not own:
             afresh.append("its random numbers")
         return afresh
+
+    def _load_loader(
+        self, loader: Stateful, document: Mapping[str, Any], *, own: bool, rank: int, world: int
+    ) -> None:
+        state, remark = document["loader"], ""
+        if not self.elastic_loader:
+            was = Dealt(document["world"], document.get("shares"))
+            state, remark = placed(state, own=own, was=was, now=dealt(loader, world))
+        if state is not None:
+            loader.load_state_dict(state)
+        if remark and rank == 0:
+            log.warning("%s", remark)
 
 
 def unpack(block: torch.Tensor) -> dict[str, Any]:

@@ -193,11 +193,11 @@ class Restore:
         if document is None:
             log.warning("%s: no schedule, loader or random numbers in it", candidate.generation)
             return
-        if afresh := self._objects.load(document, own=own):
+        if afresh := self._objects.load(document, own=own, rank=rank, world=self._world.size):
             log.warning("rank %d starts afresh with %s", rank, " and ".join(afresh))
         unused = candidate.world - self._world.size
         if unused > 0 and rank == 0:
-            text = "%d ranks wrote %s: the loader positions and random numbers of %d are not used"
+            text = "%d ranks wrote %s: the random numbers of %d are not used"
             log.warning(text, candidate.world, candidate.generation, unused)
         # Last: nothing that comes before may draw from it.
         if own:

@@ -321,9 +321,8 @@ def test_one_rank_is_restored_on_two_and_the_new_one_says_what_is_afresh(
     scenes.save(0, store, 2, out, False)
     ranks.run(2, scenes.restore, store, 2, again, out)
     assert "afresh" not in Path(f"{again}.0").read_text()
-    assert "rank 1 starts afresh with the data loader and its random numbers" in (
-        Path(f"{again}.1").read_text()
-    )
+    assert "its place is one of 1 ranks and 2 are here" in Path(f"{again}.0").read_text()
+    assert "rank 1 starts afresh with its random numbers" in Path(f"{again}.1").read_text()
     ranks.run(2, scenes.plain_load, str(folder(store, 2)), out)
 
 

@@ -63,3 +63,27 @@ def test_a_killed_and_resumed_trainer_equals_an_uninterrupted_one_to_the_bit(
     pytest.importorskip("transformers")
 
     proven(train, tmp_path, killed=KILLED, world=world)
+
+
+@pytest.mark.parametrize(
+    ("batch", "said"), [(2, "14 samples come again"), (8, "28 samples are passed over"), (4, "")]
+)
+def test_a_step_of_another_size_is_told_in_samples(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, batch: int, said: str
+) -> None:
+    """The trainer skips as many steps as were taken, of the size that they have now."""
+    transformers = pytest.importorskip("transformers")
+    from evac.torch.huggingface import _Counters, _Skipped
+
+    def place(size: int) -> _Skipped:
+        args = transformers.TrainingArguments(
+            str(tmp_path), per_device_train_batch_size=size, use_cpu=True, report_to=[]
+        )
+        trainer = transformers.Trainer(model=torch.nn.Linear(1, 1), args=args)
+        counters = _Counters(trainer)
+        counters.load_state_dict({"global_step": 7})
+        return _Skipped(trainer, counters)
+
+    place(batch).load_state_dict(place(4).state_dict())
+    assert said in caplog.text
+    assert ("the trainer skips 7 steps" in caplog.text) is bool(said)
