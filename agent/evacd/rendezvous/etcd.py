@@ -56,10 +56,9 @@ class Etcd:
                 # Ours is the only time limit.
                 timeout=aiohttp.ClientTimeout(total=None),
             ) as response:
-                text = await response.content.read(_MOST_BYTES)
                 if response.status != 200:
                     raise NoGateway(f"answered {response.status}")
-                answer = json.loads(text)
+                answer = json.loads(await _whole(response.content))
         except aiohttp.ClientError as error:
             raise NoGateway(str(error) or type(error).__name__) from error
         except (ValueError, RecursionError) as error:
@@ -67,6 +66,16 @@ class Etcd:
         if not isinstance(answer, dict):
             raise NoGateway("it does not speak etcd v3")
         return answer
+
+
+async def _whole(content: aiohttp.StreamReader) -> bytes:
+    """All of it: what it gives at once of a long answer is only its beginning."""
+    text = bytearray()
+    async for piece in content.iter_any():
+        text += piece
+        if len(text) > _MOST_BYTES:
+            raise NoGateway(f"an answer of more than {_MOST_BYTES} bytes")
+    return bytes(text)
 
 
 def _first(found: Mapping[str, Any]) -> bytes | None:

@@ -17,7 +17,7 @@ from tests.services.process import HOST, Unavailable
 AGREED = Generation(1, 4)
 
 
-@pytest.fixture(params=["tcpstore", "etcd"])
+@pytest.fixture
 def rendezvous(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if request.param == "tcpstore":
         server = TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
@@ -62,7 +62,9 @@ async def whole(store: Path, prefix: str) -> list[Generation]:
     ]
 
 
-@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize(
+    ("rendezvous", "first"), [("tcpstore", 0), ("etcd", 1)], indirect=["rendezvous"]
+)
 async def test_who_leaves_saves_the_same_generation_whoever_was_first(
     pair: Callable[..., list[Node]], first: int
 ) -> None:

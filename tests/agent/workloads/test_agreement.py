@@ -1,0 +1,148 @@
+"""The pin on what a job's nodes have agreed on: nothing writes over it until the job has resumed."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evac.generation import Generation
+from evacd.workloads.agreement import agree, disagree, expire, shown
+from evacd.workloads.job import Workload
+from evacd.workloads.policy import Refusal
+from evacd.workloads.record import JobRecord, decode, encode, of_job
+from evacd.workloads.returning import remember
+from evacd.workloads.roster import Roster
+from tests.agent.workloads.test_roster import PAGE, come, reserve, stage, steps
+
+LATER = 1000.0
+
+
+@pytest.fixture
+def roster() -> Roster:
+    return Roster(budget=100 * PAGE)
+
+
+def aboard(roster: Roster, *staged: int, incarnation: int = 1, pid: int = 1) -> Workload:
+    workload = come(roster, 0, pid, world=1)
+    reserve(roster, workload, incarnation=incarnation)
+    for step in staged:
+        stage(roster, workload, step)
+    return workload
+
+
+def held(roster: Roster) -> set[int]:
+    (job,) = roster.jobs.values()
+    return {generation.step for generation, _ in job.common()}
+
+
+def unit(roster: Roster) -> str:
+    (name,) = roster.jobs
+    return name
+
+
+@given(pinned=st.integers(1, 3), more=st.lists(st.integers(4, 40), unique=True, max_size=8))
+def test_whatever_is_staged_on_the_pinned_one_stays(pinned: int, more: list[int]) -> None:
+    roster = Roster(budget=100 * PAGE)
+    workload = aboard(roster, 1, 2, 3)
+    assert agree(roster, unit(roster), Generation(1, pinned), until=LATER) is None
+
+    for step in sorted(more):
+        stage(roster, workload, step)
+
+    assert held(roster) >= {pinned, max([3, *more])}
+    (job,) = roster.units(())
+    assert job.agreed == Generation(1, pinned)
+
+
+def test_the_pin_stays_when_its_owner_dies_and_its_memory_is_wanted(roster: Roster) -> None:
+    workload = aboard(roster, 1, 2, 3)
+    agree(roster, unit(roster), Generation(1, 2), until=LATER)
+    roster.died(workload, now=1.0)
+    roster.ledger.budget = roster.ledger.used
+
+    # The newest, too, goes before what all nodes have: two slots are to be had.
+    again = come(roster, 0, 2, world=1)
+    granted = reserve(roster, again, incarnation=2)
+
+    assert len(granted) == 2
+    assert held(roster) == {2}
+
+
+def test_it_ends_when_the_new_world_has_staged(roster: Roster) -> None:
+    workload = aboard(roster, 1, 2, 3)
+    agree(roster, unit(roster), Generation(1, 2), until=LATER)
+    roster.died(workload, now=1.0)
+
+    aboard(roster, 4, incarnation=2, pid=2)
+
+    assert shown(roster.jobs) == []
+    assert held(roster) == {4}
+
+
+def test_it_ends_when_it_is_durable(roster: Roster) -> None:
+    aboard(roster, 1, 2, 3)
+    agree(roster, unit(roster), Generation(1, 2), until=LATER)
+
+    roster.mark_durable(unit(roster), Generation(1, 2))
+
+    assert shown(roster.jobs) == []
+
+
+def test_it_ends_in_time_and_when_its_node_stays(roster: Roster) -> None:
+    aboard(roster, 1, 2, 3)
+    name = unit(roster)
+    agree(roster, name, Generation(1, 2), until=LATER)
+    expire(roster, now=LATER - 1)
+    disagree(roster, name, Generation(1, 3))
+    assert [one["step"] for one in shown(roster.jobs)] == [2]
+
+    expire(roster, now=LATER)
+    assert shown(roster.jobs) == []
+
+    agree(roster, name, Generation(1, 2), until=LATER)
+    disagree(roster, name, Generation(1, 2))
+    assert shown(roster.jobs) == []
+
+
+def test_what_is_staged_a_moment_later_is_pinned_then(roster: Roster) -> None:
+    workload = aboard(roster, 1, 2)
+    assert agree(roster, unit(roster), Generation(1, 3), until=LATER) is None
+    assert [one["held"] for one in shown(roster.jobs)] == [False]
+
+    for step in (3, 4, 5, 6):
+        stage(roster, workload, step)
+
+    assert [one["held"] for one in shown(roster.jobs)] == [True]
+    assert held(roster) >= {3, 6}
+
+
+def test_what_is_of_no_use_is_refused(roster: Roster) -> None:
+    aboard(roster, 1, 2, 3, incarnation=2)
+    name = unit(roster)
+
+    def refusal(generation: Generation, unit: str = name) -> str:
+        found = agree(roster, unit, generation, until=LATER)
+        assert isinstance(found, Refusal)
+        return found.reason
+
+    assert "resumed since" in refusal(Generation(1, 900))
+    assert "nobody of" in refusal(Generation(2, 2), "u/other")
+    # What is not here takes no pin from what is.
+    assert agree(roster, name, Generation(2, 2), until=LATER) is None
+    assert "step 2" in refusal(Generation(2, 0))
+    roster.mark_durable(name, Generation(2, 3))
+    assert "durable already" in refusal(Generation(2, 2))
+
+
+def test_the_next_daemon_knows_of_it(roster: Roster) -> None:
+    aboard(roster, 1, 2, 3)
+    agree(roster, unit(roster), Generation(1, 2), until=LATER)
+    record = decode(encode(of_job(roster.jobs[unit(roster)])))
+    assert isinstance(record, JobRecord)
+
+    other = Roster(budget=100 * PAGE)
+    aboard(other, 1, 2, 3)
+    remember(other, record)
+
+    assert shown(other.jobs) == shown(roster.jobs)
+    assert other.jobs[unit(other)].agreed_until == LATER
+    assert steps(other)
