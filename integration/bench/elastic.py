@@ -9,14 +9,19 @@ counts as that limit, and is a lower bound.
 
 ``stock_unshared`` is stock with ``TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1``: by default, torch 2.9 to 2.14
 reuse one store over all rounds, and whether they come together again at all is a matter of luck.
+
+``torchft`` (`pip install --group peers`; named and left out where it is not there) is another thing: no
+agent, its training loop forms a quorum at each step and its processes go on. It knows no departure, only
+that a process has ended or is silent, and so its node is told by the same SIGTERM, which ends it.
 """
 
+import importlib.util
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,10 +30,11 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from harness import Ratio, Variant, main
 
 from evac.rendezvous.address import Address
-from tests.handlers.rendezvous.agents import Job, now
+from tests.handlers.rendezvous.agents import Job, Machine, now
 from tests.handlers.rendezvous.nodes import HOST, depart
 
 _LIMIT_SECONDS = 100.0
+_TORCHFT = Path(__file__).parent / "leaving" / "torchft_train.py"
 # torch's store asks DNS for the name of each client: let no slow answer decide, for nobody.
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 
@@ -55,23 +61,58 @@ def measure(backend: str, env: Mapping[str, str], victim: str) -> dict[str, floa
             env=env,
             run="bench",
         )
-        try:
-            for node in "abc":
-                job.start(node)
-            job.trains("abc")
-            began = now()
+
+        def leave() -> None:
             if backend == "evac":
                 depart(Address("tcpstore", HOST, port, "evac/bench"), victim)
             else:
                 job.agents[victim].send_signal(signal.SIGTERM)
-            rest = sorted(set("abc") - {victim})
-            left = until(job, rest, began)
-            began = now()
-            job.start("d")
-            joined = until(job, [*rest, "d"], began)
-            return {"leave_s": left, "join_s": joined, "restarts": float(job.restarts())}
+
+        return timed(job, leave, victim)
+
+
+def timed(job: Job, leave: Callable[[], None], victim: str) -> dict[str, float]:
+    """Three train, one leaves, another comes."""
+    try:
+        for node in "abc":
+            job.start(node)
+        job.trains("abc")
+        began = now()
+        leave()
+        rest = sorted(set("abc") - {victim})
+        left = until(job, rest, began)
+        began = now()
+        job.start("d")
+        joined = until(job, [*rest, "d"], began)
+        return {"leave_s": left, "join_s": joined, "restarts": float(job.restarts())}
+    finally:
+        job.close()
+
+
+class Replicas(Job):
+    """The same run under torchft."""
+
+    def command(
+        self, node: str, machine: Machine, endpoint: str, options: Mapping[str, object]
+    ) -> list[str]:
+        """A process that trains, and no agent."""
+        return [sys.executable, str(_TORCHFT), str(self.folder), node, str(self.pause)]
+
+
+def measure_torchft(victim: str) -> dict[str, float]:
+    """One run of it, with a Lighthouse of its own."""
+    command = [sys.executable, str(_TORCHFT), "lighthouse"]
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as lighthouse,
+    ):
+        assert lighthouse.stdout is not None
+        try:
+            address = lighthouse.stdout.readline().decode().strip()
+            job = Replicas(Path(folder), env={"TORCHFT_LIGHTHOUSE": address})
+            return timed(job, lambda: job.agents[victim].send_signal(signal.SIGTERM), victim)
         finally:
-            job.close()
+            lighthouse.kill()
 
 
 def until(job: Job, nodes: list[str], began: float) -> float:
@@ -83,13 +124,18 @@ def until(job: Job, nodes: list[str], began: float) -> float:
 
 
 def variants(_size: int) -> list[Variant]:
-    """Ours, and stock as it is and as it can be set."""
+    """Ours, stock as it is and as it can be set, and torchft where it is installed."""
     unshared = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    return [
+    made = [
         Variant("evac", lambda: measure("evac", {}, "b")),
         Variant("stock_unshared", lambda: measure("c10d", unshared, "b")),
         Variant("stock", lambda: measure("c10d", {}, "b")),
     ]
+    if importlib.util.find_spec("torchft") is None:
+        sys.stderr.write("torchft is left out: not installed\n")
+    else:
+        made.append(Variant("torchft", lambda: measure_torchft("b")))
+    return made
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ class Job:
         self.endpoint = f"{HOST}:{self.port}"
         self.agents: dict[str, subprocess.Popen[bytes]] = {}
         self._nnodes, self._backend, self._max_restarts = nnodes, backend, max_restarts
-        self._conf, self._pause = dict(conf or {}), pause
+        self._conf, self.pause = dict(conf or {}), pause
         self._env = dict(env or {})
         self._machines = dict(machines or {})
         self._scheme = scheme
@@ -71,26 +71,7 @@ class Job:
         options, machine = {**self._conf, **conf}, self._machines.get(node, Machine())
         if self._backend == "evac":
             options = {"store": self._scheme, "node": node, "boot": boot, **options}
-        command = [
-            *machine.enter,
-            str(Path(sysconfig.get_path("scripts")) / "torchrun"),
-            f"--nnodes={self._nnodes}",
-            "--nproc-per-node=1",
-            f"--rdzv-backend={self._backend}",
-            f"--rdzv-endpoint={endpoint or self.endpoint}",
-            f"--rdzv-id={self.run}",
-            f"--max-restarts={self._max_restarts}",
-            f"--local-addr={machine.address}",
-            *(
-                [f"--rdzv-conf={','.join(f'{k}={v}' for k, v in options.items())}"]
-                if options
-                else []
-            ),
-            str(self.script),
-            str(self.folder),
-            node,
-            str(self._pause),
-        ]
+        command = [*machine.enter, *self.command(node, machine, endpoint, options)]
         env = {
             **os.environ,
             "OMP_NUM_THREADS": "1",
@@ -107,6 +88,30 @@ class Job:
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
+
+    def command(
+        self, node: str, machine: Machine, endpoint: str, options: Mapping[str, object]
+    ) -> list[str]:
+        """What is run on a node."""
+        return [
+            str(Path(sysconfig.get_path("scripts")) / "torchrun"),
+            f"--nnodes={self._nnodes}",
+            "--nproc-per-node=1",
+            f"--rdzv-backend={self._backend}",
+            f"--rdzv-endpoint={endpoint or self.endpoint}",
+            f"--rdzv-id={self.run}",
+            f"--max-restarts={self._max_restarts}",
+            f"--local-addr={machine.address}",
+            *(
+                [f"--rdzv-conf={','.join(f'{k}={v}' for k, v in options.items())}"]
+                if options
+                else []
+            ),
+            str(self.script),
+            str(self.folder),
+            node,
+            str(self.pause),
+        ]
 
     def signal(self, node: str, number: signal.Signals) -> None:
         """To the agent and its workers at once, as when a machine ends."""

@@ -1,0 +1,1 @@
+"""What the elastic bench starts beside torchrun."""
