@@ -13,7 +13,7 @@ from threading import Condition, Event, Thread
 
 from evac._clock import monotonic
 from evac._memory import Mapping, SlotMemory
-from evac.commit import Share, chunk_sums, put_shares, retain
+from evac.commit import Known, Share, chunk_sums, put_shares, retain
 from evac.errors import EvacError
 from evac.generation import Generation
 from evac.manifest import Manifest
@@ -83,6 +83,7 @@ class OwnSlots:
         self._complaints = complaints
         self._slots = slots
         self._store: Store = open_store(url)
+        self._known = Known()
         self._owned: list[_Own] = []
         self._layout: Layout | None = None
         self._changed = Condition()
@@ -209,7 +210,7 @@ class OwnSlots:
     def _retain(self) -> None:
         """Once more: what others made whole after rank 0's last look was not counted then."""
         try:
-            blocking.run(lambda: retain(self._store, self.prefix, keep=KEEP))
+            blocking.run(lambda: retain(self._store, self.prefix, keep=KEEP, known=self._known))
         except* EvacError as group:
             log.info("%s: old generations stay: %s", self._store.url, blocking.first(group))
 
@@ -266,7 +267,7 @@ class OwnSlots:
         assert header is not None
         await put_shares(self.prefix, [share(self._store, me, layout, header, one.slot)])
         if me.rank == 0:
-            await retain(self._store, self.prefix, keep=KEEP)
+            await retain(self._store, self.prefix, keep=KEEP, known=self._known)
 
 
 def share(store: Store, me: Identity, layout: Layout, header: Header, slot: SlotMemory) -> Share:
