@@ -14,3 +14,9 @@ KILLS = (FORWARD, BACKWARD, COLLECTIVE, STAGING, FLUSH, BACK)
 CELLS = tuple(
     (state, kill) for state in WORLDS for kill in KILLS if (state, kill) != (ONE, COLLECTIVE)
 )
+# At full speed, wherever it is by then: after an evacd that was killed amid a flush, and came back; and
+# where what was measured says when to stage, and not each step.
+AMID, CLOCK = "evacd amid flush", "by the clock"
+MOVING = (AMID, CLOCK)
+# The others at night.
+FIRST = (DDP, AMID), (DDP, CLOCK)

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.handlers.torch.cells import KILLS, WORLDS
+from tests.handlers.torch.cells import KILLS, MOVING, WORLDS
 from tests.matrix import Matrix
 
 
@@ -33,7 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
             name="kills",
             title="state x kill: resumed to the bit",
             rows=tuple(WORLDS),
-            columns=KILLS,
+            columns=(*KILLS, *MOVING),
             here=Path(__file__).parent,
             elsewhere=(),
         )

@@ -33,6 +33,7 @@ from tests.handlers.torch.cells import (
     FLUSH,
     FORWARD,
     FSDP,
+    MOVING,
     STAGING,
 )
 from tests.handlers.torch.ranks import join
@@ -41,6 +42,9 @@ from tests.handlers.torch.training import digest
 _SAMPLES, _BATCH, _WORKERS = 24, 4, 2
 # How long a thread has been where it is before it is taken to hang there.
 _HUNG_SECONDS = 0.2
+# What a step takes where the clock says when to stage, and what it says follows from.
+_STEP_SECONDS = 0.02
+_BY_THE_CLOCK = {"reclaim_every": 1.0, "restart_seconds": 0.0, "stall_share": 1.0}
 
 
 @dataclass(frozen=True)
@@ -52,8 +56,10 @@ class Case:
         folder: Where the ranks meet, and where each leaves its report.
         socket: The daemon's; "" for none.
         store: To commit to without one.
-        killed: At which point of the step after *kept*, a column; "" to train to the end.
+        killed: At which point of the step after *kept*, a column; "" to train to the end. If it
+            is one of `MOVING`, at any step once there is a file ``die`` in *folder*.
         kept: The last step that every rank has staged, or committed, before the kill.
+        clock: The clock says when to stage; else each step is staged.
     """
 
     state: str
@@ -65,6 +71,7 @@ class Case:
     store: str = ""
     killed: str = ""
     kept: int = 0
+    clock: bool = False
 
 
 class Fuse(torch.Tensor):
@@ -175,7 +182,8 @@ def train(case: Case, rank: int) -> None:
         loader=run.loader,
         job=case.job,
         store=case.store or None,
-        every=1,
+        every=None if case.clock else 1,
+        **(_BY_THE_CLOCK if case.clock else {}),  # type: ignore[arg-type] # each of them is a float
     )
     with saver:
         first = saver.restore() or 0
@@ -183,10 +191,17 @@ def train(case: Case, rank: int) -> None:
         for step in range(first + 1, case.steps + 1):
             if case.killed == BACK and step == case.kept:
                 _await_evacd(case, rank)
-            if case.killed and step == case.kept + 1:
+            if case.killed in MOVING:
+                if Path(case.folder, "die").exists():
+                    run.core.dropout.register_forward_hook(lambda *_: die())
+                time.sleep(_STEP_SECONDS)
+            elif case.killed and step == case.kept + 1:
                 _arm(case, rank, run)
             losses[step] = run.step(next(batches))
-            _stage(saver, step, case)
+            if case.killed in MOVING or case.clock:
+                _try_to_stage(saver, step, Path(case.folder, f"{rank}.staged"))
+            else:
+                _stage(saver, step, case)
         report = {"first": first, "losses": losses, "digests": run.digests()}
     Path(f"{case.folder}/{rank}").write_text(json.dumps(report))
     if case.world > 1:
@@ -196,6 +211,12 @@ def train(case: Case, rank: int) -> None:
 def die() -> None:
     """As the kernel would have it."""
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _try_to_stage(saver: Checkpointer, step: int, told: Path) -> None:
+    if saver.step(step):
+        with told.open("a") as file:
+            file.write(f"{step}\n")
 
 
 def _stage(saver: Checkpointer, step: int, case: Case) -> None:
@@ -251,11 +272,13 @@ def _watch(there: Any) -> None:
 
 
 def _half_written(store: Path, step: int) -> bool:
+    return any(half_written(folder) for folder in store.glob(f"*/*/step-{step}.*"))
+
+
+def half_written(generation: Path) -> bool:
     """Some of a generation's files are there, and not the one that makes it whole."""
-    for folder in store.glob(f"*/*/step-{step}.*"):
-        there = {path.name for path in folder.rglob("*") if path.is_file()}
-        return bool(there) and ".metadata" not in {path.name for path in folder.iterdir()}
-    return False
+    there = {path.name for path in generation.rglob("*") if path.is_file()}
+    return bool(there) and not (generation / ".metadata").exists()
 
 
 def _hangs() -> bool:

@@ -1,13 +1,17 @@
 """States x kills: wherever a run is killed, resumed it is, to the bit, one that never was.
 
 The run trains on real ranks, with a real evacd on the node, or with a store alone where the kill
-is to come amid the process's own commit.
+is to come amid the process's own commit. `make test` runs the table; ``EVAC_NIGHTLY=1`` its last
+columns for every state.
 """
 
 import json
+import os
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
+from itertools import pairwise
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
@@ -16,13 +20,27 @@ import pytest
 
 from tests.agent.daemon.nodes import Node, node_at, until
 from tests.handlers.torch import killing
-from tests.handlers.torch.cells import BACK, CELLS, DDP, FLUSH, FSDP, WORLDS
-from tests.handlers.torch.killing import Case
+from tests.handlers.torch.cells import (
+    AMID,
+    BACK,
+    CELLS,
+    CLOCK,
+    DDP,
+    FIRST,
+    FLUSH,
+    FSDP,
+    MOVING,
+    WORLDS,
+)
+from tests.handlers.torch.killing import Case, half_written
 from tests.handlers.torch.ranks import process
 
 # More than an epoch of the loader's; killed in the first, and resumed into the second.
 STEPS, KEPT = 9, 4
 LIMIT = 90.0
+NIGHTLY = pytest.mark.skipif(
+    os.environ.get("EVAC_NIGHTLY") != "1", reason="takes a minute: EVAC_NIGHTLY=1 runs it"
+)
 
 Report = dict[str, Any]
 
@@ -100,13 +118,11 @@ def test_resumed_it_equals_one_that_was_never_killed(
     record_property: Any,
 ) -> None:
     record_property("kills", (state, kill))
-    keeper = (
-        {"store": f"file://{tmp_path}/store"} if kill == FLUSH else {"socket": str(node.socket)}
-    )
+    store = f"file://{tmp_path}/store" if kill == FLUSH else ""
+    socket = "" if store else str(node.socket)
     job = f"{state}-{kill}".replace(" ", "-")
-    case = Case(
-        state, WORLDS[state], f"{tmp_path}/killed", job, STEPS, killed=kill, kept=KEPT, **keeper
-    )
+    killed = f"{tmp_path}/killed"
+    case = Case(state, WORLDS[state], killed, job, STEPS, socket, store, killed=kill, kept=KEPT)
 
     run(case, (lambda: killed_and_back(node, case)) if kill == BACK else (lambda: None))
     if kill == FLUSH:
@@ -119,6 +135,90 @@ def test_resumed_it_equals_one_that_was_never_killed(
     for one, other in zip(resumed, uninterrupted[state], strict=True):
         assert one["first"] == KEPT
         assert one["losses"] == {k: v for k, v in other["losses"].items() if int(k) > KEPT}
+        assert one["digests"] == other["digests"]
+
+
+def steps_staged(case: Case) -> list[int]:
+    """By all ranks, as they tell."""
+    told = [Path(case.folder, f"{rank}.staged") for rank in range(case.world)]
+    every = [set(map(int, one.read_text().split())) if one.exists() else set() for one in told]
+    return sorted(set.intersection(*every))
+
+
+def newest_with(node: Node, case: Case) -> int:
+    """The newest step that the daemon holds of all ranks of a job; 0 for none."""
+    steps = [
+        {slot["step"] for slot in one["slots"] if slot["state"] == "complete"}
+        for one in node.status()["workloads"]
+        if one["job"] == case.job
+    ]
+    return max(set.intersection(*steps), default=0) if len(steps) == case.world else 0
+
+
+def killed_amid_flush(node: Node, case: Case) -> None:
+    """While training goes on: as often as it takes to meet a generation that is half written."""
+
+    def half() -> list[Path]:
+        return [one for one in node.store.glob(f"*/{case.job}/step-*") if half_written(one)]
+
+    until("something is staged", lambda: steps_staged(case))
+    torn: list[Path] = []
+    while not torn:
+        node.drain(600.0)
+        until("a flush is half done", half)
+        node.kill()
+        torn = half()
+        node.start()
+    staged = steps_staged(case)[-1]
+    until("it stages with the daemon again", lambda: newest_with(node, case) > staged)
+    node.cancel()
+    Path(case.folder, "die").touch()
+
+
+def staged_by_the_clock(case: Case) -> None:
+    """Until it leaves out steps, and has staged after that."""
+
+    def gaps() -> list[int]:
+        staged = steps_staged(case)
+        return [after - before for before, after in pairwise(staged) if after - before > 1]
+
+    until("steps are left out", lambda: len(gaps()) > 2)
+    Path(case.folder, "die").touch()
+
+
+@pytest.mark.parametrize(
+    ("state", "kill"),
+    [
+        pytest.param(
+            state, kill, marks=() if (state, kill) in FIRST else NIGHTLY, id=f"{state}-{kill}"
+        )
+        for state in WORLDS
+        for kill in MOVING
+    ],
+)
+def test_killed_at_full_speed_it_is_resumed_to_the_bit(
+    node: Node, tmp_path: Path, state: str, kill: str, record_property: Any
+) -> None:
+    record_property("kills", (state, kill))
+    job, socket = f"{state}-{kill}".replace(" ", "-"), str(node.socket)
+    case = Case(
+        state, WORLDS[state], f"{tmp_path}/killed", job, 10_000, socket, killed=kill,
+        clock=kill == CLOCK,
+    )  # fmt: skip
+    meanwhile = partial(killed_amid_flush, node) if kill == AMID else staged_by_the_clock
+
+    run(case, lambda: meanwhile(case))
+
+    until("the daemon has seen them die", lambda: dead(node, job))
+    staged = steps_staged(case)[-1]
+    steps = staged + 6
+    resumed = run(replace(case, folder=f"{tmp_path}/resumed", killed="", steps=steps))
+    alone, store = f"{tmp_path}/whole", f"file://{tmp_path}/store"
+    whole = Case(state, case.world, alone, "whole", steps, store=store, clock=True)
+    for one, other in zip(resumed, run(whole), strict=True):
+        # What was staged last may not have been told any more.
+        assert staged <= one["first"] == resumed[0]["first"]
+        assert one["losses"] == {k: v for k, v in other["losses"].items() if int(k) > one["first"]}
         assert one["digests"] == other["digests"]
 
 
