@@ -20,8 +20,10 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Any, TypeAlias
 
 import torch
+from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.tensor import DTensor
 
+from evac.generation import WEIGHTS
 from evac.torch import rank_state
 from evac.torch.state import MODEL, OPTIMIZER
 
@@ -29,6 +31,7 @@ from evac.torch.state import MODEL, OPTIMIZER
 Held: TypeAlias = Mapping[str, Mapping[str, int | None]]
 
 _OWN = re.compile(r"evac\.rank\d+\.own")
+_WRITER = re.compile(rf"(?:{WEIGHTS}/)?__(\d+)_\d+\.distcp")
 _CHUNK = 1 << 17
 _MASK = (1 << 64) - 1
 # Of Knuth's generator for 64 bits, MMIX.
@@ -108,6 +111,39 @@ def decide(rank: int, everyone: Sequence[Held]) -> tuple[dict[str, str], tuple[s
         if first[key][0] != rank
     }
     return names, tuple(sorted(differing))
+
+
+def others(metadata: Metadata, rank: int) -> frozenset[str]:
+    """Plain names under which another rank's moments lie, of a parameter that is apart: *rank* had none.
+
+    An expert that had its first samples on one rank has moments there alone. That rank was the
+    first to hold them, so they have the plain name; who wrote them is told by their file.
+    """
+    paths: Mapping[str, tuple[Any, ...]] = metadata.planner_data or {}
+    apart = {_parameter(paths[key]) for path in paths.values() if (key := plain(path))} - {""}
+    if not apart:
+        return frozenset()
+    mine = name(rank)
+    wrote = {
+        index.fqn: _WRITER.fullmatch(info.relative_path)
+        for index, info in (metadata.storage_data or {}).items()
+    }
+    return frozenset(
+        key
+        for key, path in paths.items()
+        if path[0] == OPTIMIZER
+        and _parameter(path) in apart
+        and f"{mine}.{key}" not in paths
+        and (found := wrote.get(key)) is not None
+        and int(found[1]) != rank
+    )
+
+
+def _parameter(path: Sequence[Any]) -> str:
+    """What lies at *path* is, or belongs to; "" where that is no parameter."""
+    if path[0] == OPTIMIZER and path[1] != "state":
+        return ""
+    return _together("", path)
 
 
 def fingerprint(value: Any) -> int:

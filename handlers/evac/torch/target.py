@@ -90,7 +90,10 @@ def target(
             below[at] = one.detach()
     elsewhere = ranks.names - model.keys()
     objects = extra({path[1] for path in paths.values() if path[0] == EXTRA})
+    others = apart.others(metadata, ranks.rank) if ranks.saved == ranks.world else frozenset()
     for key, path in paths.items():
+        if key in others:
+            continue
         if path[0] == OPTIMIZER and not (len(path) > 2 and path[2] in elsewhere):
             like = parameters.get(str(path[2])) if len(path) > 2 else None
         elif path[0] == EXTRA and path[1] in objects:

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from evac._callbacks import RunningOrder
 from tests.handlers.torch import ranks
 from tests.handlers.torch.fakes import FakeClient
-from tests.handlers.torch.training import Run
+from tests.handlers.torch.training import Run, digest, wait_committed
 
 _WORLD = 2
 
@@ -91,6 +91,67 @@ def _late(rank: int, folder: str) -> None:
     saver.close()
 
 
+def _with_expert(rank: int, seed: int) -> tuple[Run, torch.nn.Parameter]:
+    """A run with an expert of its own on each rank, which no other rank's samples reach."""
+    run = Run(rank=rank, seed=seed)
+    expert = torch.nn.Parameter(torch.full((3,), 1.0 + rank))
+    run.model.register_parameter("expert", expert)
+    run.optimizer = torch.optim.AdamW(run.model.parameters(), lr=0.05)
+    return run, expert
+
+
+def _late_on_one(rank: int, folder: str) -> None:
+    """Rank 1 alone gets samples for an expert, from step 4 on: Adam's moments of it appear there."""
+    client, (run, expert) = FakeClient([f"file://{folder}/store"]), _with_expert(rank, 7)
+    torch.nn.init.ones_(expert)  # equal on both ranks until then
+    saver = run.saver(client=client.as_client(), scheduler=None, every=1)
+    for step in range(1, 400):
+        for one in run.model.parameters():
+            one.grad = (
+                torch.ones_like(one)
+                if one is not expert or (rank, step >= 4) == (1, True)
+                else None
+            )
+        run.optimizer.step()
+        saver.step(step)
+        for number, _ in client.kept:
+            if number not in client._free:
+                client.free(number)
+        if _enough(len(client.reservations) > 1 and client.kept[-1][1] > 4):
+            break
+    assert (len(run.optimizer.state[expert]) > 0) == (rank == 1)
+    _tell(folder, rank, client)
+    saver.close()
+
+
+def _resumed_with_an_expert(rank: int, folder: str) -> None:
+    """The same with a store, killed and resumed: each rank has its own moments, or none, again."""
+    store = f"file://{folder}/store"
+    run, expert = _with_expert(rank, 7)
+    with run.saver(store=store, scheduler=None, every=1) as saver:
+        for step in range(1, 400):
+            for one in run.model.parameters():
+                late = one is expert and (rank == 0 or step < 4)
+                one.grad = None if late else torch.full_like(one, 0.1 * step)
+            run.optimizer.step()
+            then = _state(run)
+            # From the new layout on both stage each step, if there is room.
+            if _enough(saver.step(step) and step > 4):
+                wait_committed(store, step)
+                break
+    fresh, _ = _with_expert(rank, 99)
+    with fresh.saver(store=store, scheduler=None) as saver:
+        assert saver.restore() == step
+    assert _state(fresh) == then
+
+
+def _state(run: Run) -> str:
+    """Of model and optimizer, in whichever order its moments appeared."""
+    optimizer = run.optimizer.state_dict()
+    moments = sorted(optimizer["state"].items())
+    return digest([run.model.state_dict(), moments, optimizer["param_groups"]])
+
+
 def _enough(mine: bool) -> bool:
     every = torch.tensor(float(mine))
     dist.all_reduce(every)
@@ -138,3 +199,17 @@ def test_moments_that_appear_late_are_planned_for_between_the_ranks(tmp_path: Pa
     assert len(set(one["layouts"])) == 2
     assert one["kept"] == other["kept"]
     assert one["kept"][:3] == [1, 2, 3]
+
+
+def test_moments_that_appear_on_one_rank_alone_are_planned_for_by_all(tmp_path: Path) -> None:
+    ranks.run(_WORLD, _late_on_one, str(tmp_path))
+    one, other = _told(tmp_path)
+    assert one["layouts"] == other["layouts"]
+    assert len(set(one["layouts"])) == 2
+    # Rank 0 has staged on, and rank 1 has skipped, until both had the new layout.
+    assert one["kept"][-1] == other["kept"][-1]
+    assert one["kept"][:3] == other["kept"][:3] == [1, 2, 3]
+
+
+def test_moments_of_one_rank_alone_come_back_to_that_rank_alone(tmp_path: Path) -> None:
+    ranks.run(_WORLD, _resumed_with_an_expert, str(tmp_path))
