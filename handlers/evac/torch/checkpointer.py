@@ -22,18 +22,21 @@ from evac.torch.choice import choice
 from evac.torch.complaints import Complaints
 from evac.torch.freshness import Freshness
 from evac.torch.identity import Identity, claim
+from evac.torch.introduction import Introduction
+from evac.torch.lacking import ScalerWatch
 from evac.torch.local_memory import adopted
 from evac.torch.optimizers import Optimizers, split
 from evac.torch.origins import Origins
 from evac.torch.own_slots import CRASH_SECONDS, OwnSlots
 from evac.torch.pace import Pace
+from evac.torch.progress import Progress
 from evac.torch.rank_state import RankObjects, Stateful
 from evac.torch.restore import Restore
 from evac.torch.rhythm import Due, Rhythm
 from evac.torch.slots import Slots
 from evac.torch.stager import HALF, QUIET, Stager
 from evac.torch.state import TrainingState
-from evac.torch.stats import Stats, with_pace
+from evac.torch.stats import Stats, after, with_pace
 from evac.torch.switch import Switch
 from evac.torch.world import World
 
@@ -139,9 +142,17 @@ class Checkpointer:
         own_generators.check(generators or {})
         given = {"scheduler": scheduler, "loader": loader, **extra}
         rank_state.check({key: one for key, one in given.items() if one is not None})
+        self._progress = Progress(loader)
         self._objects = RankObjects(
-            scheduler, loader, extra, pace, dict(generators or {}), elastic_loader
+            scheduler,
+            loader,
+            extra,
+            pace,
+            dict(generators or {}),
+            elastic_loader,
+            progress=self._progress,
         )
+        self._scaler = ScalerWatch(first, self._objects)
         self._accumulation = Accumulation(model, first, *others.values())
         unfinished = self._accumulation.unfinished
         self._rhythm = Rhythm(pace, world, unfinished, job=register.job)
@@ -168,7 +179,7 @@ class Checkpointer:
         self._stats = Stats()
         self._origins = Origins({})
         self._closed = False
-        self._introduced = False
+        self._introduction = Introduction(self._client, self._store, self._objects, world.rank)
         self._rhythm.follow(self._client)
 
     @property
@@ -186,27 +197,39 @@ class Checkpointer:
         """Where all ranks together have read what was restored; empty where nothing was."""
         return self._origins
 
-    def step(self, n: int) -> bool:
+    @property
+    def progress(self) -> Progress:
+        """Its ``epoch`` and ``samples``, as `step` was told or as restored: where to go on."""
+        return self._progress
+
+    def step(self, n: int, *, epoch: int | None = None, samples: int | None = None) -> bool:
         """Stage step *n* if it is due: call at the end of every step, on every rank.
 
         Due is what the interval says, and once more when a notice comes. While gradients are
         accumulated for a step of the optimizer it waits for that.
 
+        Args:
+            epoch: That the loop is in, from 0, to be kept.
+            samples: That all ranks have taken so far, likewise.
+
         Returns:
             Whether it was staged. Never raises; what went wrong is logged once and counted.
         """
-        return self._at_end(n, self._rhythm.passed)
+        return self._at_end(n, self._rhythm.passed, epoch, samples)
 
-    def stage(self, n: int) -> bool:
+    def stage(self, n: int, *, epoch: int | None = None, samples: int | None = None) -> bool:
         """Stage step *n* now, due or not: on every rank, as `step`.
 
         In the middle of an accumulated step it is refused, and made up for by the next `step`.
         """
-        return self._at_end(n, self._rhythm.asked)
+        return self._at_end(n, self._rhythm.asked, epoch, samples)
 
-    def _at_end(self, n: int, ended: Callable[..., Due]) -> bool:
+    def _at_end(
+        self, n: int, ended: Callable[..., Due], epoch: int | None, samples: int | None
+    ) -> bool:
         """Step *n* has *ended*: do what is due."""
         try:
+            self._count(epoch, samples)
             due = ended(n, planned=self._stager.planned)
             if due.plan:
                 self._plan_anew(n)
@@ -217,11 +240,17 @@ class Checkpointer:
             self._complaints.warn(HALF, f"step {n} is not staged: {due.unfinished}")
         return due.stage and self._stage(n)
 
+    def _count(self, epoch: int | None, samples: int | None) -> None:
+        if remark := self._progress.tell(epoch=epoch, samples=samples):
+            self._complaints.warn("epoch", remark)
+        if remark := self._scaler.forgotten():
+            self._complaints.warn("scaler", remark)
+
     def _stage(self, n: int) -> bool:
         started = monotonic()
         try:
             self._await_daemon()
-            self._introduce()
+            self._introduction.say()
             skipped = self._stager.stage(self._switch.where(), n)
         except Exception as error:  # noqa: BLE001 - training goes on whatever this is; it is logged with its trace
             self._complaints.fail(
@@ -288,7 +317,7 @@ class Checkpointer:
             restored = restore.run()
         finally:
             memory.close()
-            self._introduce(restore.remark)
+            self._introduction.say(restore.remark)
         if restored is None:
             return None
         self._above = restored.incarnation
@@ -326,6 +355,7 @@ class Checkpointer:
         self._rhythm.close()
         self._freshness.close()
         self._accumulation.close()
+        self._scaler.close()
         self._stager.close()
         self._switch.close(patience)
         if discard:
@@ -358,43 +388,8 @@ class Checkpointer:
         return claim(slots.stores, slots.prefix, self._identity, above=above)
 
     def _note(self, n: int, started: float, *, skipped: str = "", failed: str = "") -> None:
-        before = self._stats
-        self._stats = Stats(
-            before.staged + (not skipped and not failed),
-            before.skipped + bool(skipped),
-            0,
-            monotonic() - started,
-            f"step {n}: {skipped or failed}" if skipped or failed else before.last_reason,
-        )
-
-    def _introduce(self, remark: str = "") -> None:
-        """Say once, in one warning, what a person should know before the first stage."""
-        said = []
-        if not self._introduced:
-            self._introduced = True
-            if not self._client.connected:
-                said.append(self._without_daemon())
-            if (self._client.connected or self._store) and (lacking := self._lacking()):
-                said.append(f"checkpoints hold {lacking}")
-        if said or remark:
-            log.warning("%s", "; ".join([*said, remark] if remark else said))
-
-    def _without_daemon(self) -> str:
-        none = f"no evacd at {self._client.socket} ({self._client.absence})"
-        if self._store:
-            return f"{none}: this process commits to {self._store} by itself"
-        return (
-            f"nothing is saved: {none}, and no store; start evacd on this node, or pass store= "
-            "(or set EVAC_STORE) to have this process commit there by itself"
-        )
-
-    def _lacking(self) -> str:
-        missing = []
-        if self._objects.loader is None:
-            missing.append("no data-loader state, so that a resume would replay data")
-        if self._objects.scheduler is None:
-            missing.append("no LR schedule")
-        return " and ".join(missing) if self._world.rank == 0 else ""
+        took = monotonic() - started
+        self._stats = after(self._stats, n, took, skipped=skipped, failed=failed)
 
 
 def _connect(settings: Settings) -> Client:

@@ -37,6 +37,13 @@ def put_back(generators: Registered, states: Mapping[str, Any]) -> list[str]:
     return [f"generators[{name!r}]" for name in generators if name not in states]
 
 
+def unregistered(holder: Any, registered: Registered) -> list[str]:
+    """The attributes of *holder* that are generators and are not among *registered*."""
+    known = {id(one) for one in registered.values()}
+    found = getattr(holder, "__dict__", {})
+    return [name for name, one in found.items() if _kind(one) and id(one) not in known]
+
+
 def _kind(one: Any) -> str:
     if isinstance(one, torch.Generator):
         return "torch"

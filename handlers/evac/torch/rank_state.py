@@ -24,6 +24,7 @@ from evac.torch.extra import Tensors, fill, lift, likenesses
 from evac.torch.generators import Registered
 from evac.torch.loader_place import Dealt, dealt, placed
 from evac.torch.pace import History, Pace
+from evac.torch.progress import Progress
 
 log = logging.getLogger("evac")
 
@@ -95,6 +96,7 @@ class RankObjects:
     pace: Pace | None = None
     generators: Registered = field(default_factory=dict)
     elastic_loader: bool = False
+    progress: Progress | None = None
 
     def likenesses(self, names: Collection[str]) -> Tensors:
         """How the tensors of extra objects are spread now, where they are among *names*."""
@@ -120,6 +122,7 @@ class RankObjects:
             "rng": read_rng(),
             "generators": generators.read(self.generators),
             "history": self.pace.remember(now=monotonic(), wall=wall()) if self.pace else None,
+            "progress": self.progress.read() if self.progress is not None else None,
             "scheduler": self.scheduler.state_dict() if self.scheduler is not None else None,
             "loader": self.loader.state_dict() if self.loader is not None else None,
             "extra": {key: emptied for key, (emptied, _) in lifted.items()},
@@ -145,6 +148,8 @@ class RankObjects:
         afresh: list[str] = []
         if self.pace is not None:
             self.pace.history = History.read(document.get("history")).resumed(now=wall())
+        if self.progress is not None and document.get("progress"):
+            self.progress.put_back(document["progress"])
         if self.scheduler is not None:
             if document["scheduler"] is None:
                 afresh.append("the LR schedule")

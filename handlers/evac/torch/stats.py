@@ -40,6 +40,18 @@ class Stats:
     net_consumer: str = ""
 
 
+def after(before: Stats, step: int, took: float, *, skipped: str, failed: str) -> Stats:
+    """One stage later, which kept training waiting for *took* seconds, whatever came of it."""
+    reason = skipped or failed
+    return replace(
+        before,
+        staged=before.staged + (not reason),
+        skipped=before.skipped + bool(skipped),
+        last_stall_seconds=took,
+        last_reason=f"step {step}: {reason}" if reason else before.last_reason,
+    )
+
+
 def with_pace(stats: Stats, pace: Pace, *, now: float) -> Stats:
     """*stats*, with the interval and what it follows from, as far as they are known."""
     found = replace(stats, every_steps=pace.steps)

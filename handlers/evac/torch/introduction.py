@@ -1,0 +1,51 @@
+"""What a person should know before the first stage: where it goes, and what it will lack."""
+
+import logging
+
+from evac.client import Client
+from evac.torch.lacking import lacking
+from evac.torch.rank_state import RankObjects
+
+log = logging.getLogger("evac")
+
+
+class Introduction:
+    """Says it once, in one warning.
+
+    Args:
+        rank: What is lacking, the first one says for all.
+    """
+
+    def __init__(self, client: Client, store: str | None, objects: RankObjects, rank: int) -> None:
+        self._client = client
+        self._store = store
+        self._objects = objects
+        self._leads = rank == 0
+        self._said = False
+
+    def say(self, remark: str = "") -> None:
+        """Say what was not said yet, and *remark*."""
+        parts = [] if self._said else self._parts()
+        self._said = True
+        if remark:
+            parts.append(remark)
+        if parts:
+            log.warning("%s", "; ".join(parts))
+
+    def _parts(self) -> list[str]:
+        parts = []
+        connected = self._client.connected
+        if not connected:
+            parts.append(self._without_daemon())
+        if self._leads and (connected or self._store) and (missing := lacking(self._objects)):
+            parts.append(f"checkpoints hold {' and '.join(missing)}")
+        return parts
+
+    def _without_daemon(self) -> str:
+        none = f"no evacd at {self._client.socket} ({self._client.absence})"
+        if self._store:
+            return f"{none}: this process commits to {self._store} by itself"
+        return (
+            f"nothing is saved: {none}, and no store; start evacd on this node, or pass store= "
+            "(or set EVAC_STORE) to have this process commit there by itself"
+        )

@@ -1,0 +1,97 @@
+"""What a checkpoint will lack, by name, as far as it can be seen from the objects that were given."""
+
+import sys
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
+
+from evac.torch import generators
+from evac.torch.rank_state import RankObjects, Stateful
+
+# Steps to look at: the first ones of a scaler may be left out.
+_LOOKS = 3
+# Frames between a scaler's step and the optimizer's.
+_DEPTH = 30
+
+
+def lacking(objects: RankObjects) -> list[str]:
+    """What is missing, each beginning with "no"."""
+    missing = []
+    if objects.loader is None:
+        missing.append("no data-loader state, so that a resume would replay data")
+    if objects.scheduler is None:
+        missing.append("no LR schedule")
+    for name, one in _draws(objects.loader):
+        if isinstance(one, RandomSampler | SubsetRandomSampler | WeightedRandomSampler):
+            missing.append(
+                f"no state of {name}, a {type(one).__name__}, so that a resume would shuffle anew "
+                "(StatefulDataLoader(shuffle=True) makes one that has a state)"
+            )
+            continue
+        missing += [
+            f"no state of {name}.{attribute}, from which it draws (name it in generators=)"
+            for attribute in generators.unregistered(one, objects.generators)
+        ]
+    return missing
+
+
+class ScalerWatch:
+    """Finds out who calls the optimizer's step: a GradScaler has a state that is easily forgotten."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, objects: RankObjects) -> None:
+        self._known = list(objects.extra.values())
+        self._left = _LOOKS
+        self._forgotten = False
+        self._hook = optimizer.register_step_post_hook(self._look)
+
+    def forgotten(self) -> str:
+        """That it is in no checkpoint, in words; "" where there is none, or it is."""
+        if not self._forgotten:
+            return ""
+        return (
+            "checkpoints hold no GradScaler, though one steps the optimizer: a resume would begin at "
+            "its first scale; pass extra={'scaler': scaler}"
+        )
+
+    def close(self) -> None:
+        """Look no more."""
+        self._hook.remove()
+
+    def _look(self, *_arguments: object) -> None:
+        if self._left:
+            self._left -= 1
+            for scaler in _scalers(sys._getframe(1)):
+                self._left = 0
+                self._forgotten = not any(one is scaler for one in self._known)
+
+
+def _scalers(frame: FrameType | None) -> Iterator[Any]:
+    for _ in range(_DEPTH):
+        if frame is None:
+            return
+        one: Any = frame.f_locals.get("self")
+        # By its type: a proxy may do anything when it is asked for its class.
+        if issubclass(type(one), torch.amp.GradScaler) and one.is_enabled():
+            yield one
+        frame = frame.f_back
+
+
+def _draws(loader: Any) -> Iterator[tuple[str, Any]]:
+    """The loader's parts whose state nobody keeps."""
+    batches = getattr(loader, "batch_sampler", None)
+    parts = {
+        "loader.sampler": getattr(loader, "sampler", None),
+        "loader.batch_sampler": batches,
+        "loader.batch_sampler.sampler": getattr(batches, "sampler", None),
+    }
+    seen: set[int] = set()
+    for name, one in parts.items():
+        # torchdata keeps the state of its own within the loader's.
+        own = type(one).__module__.startswith("torchdata.")
+        if one is None or own or isinstance(one, Stateful) or id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield name, one
