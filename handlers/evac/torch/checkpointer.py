@@ -129,9 +129,8 @@ class Checkpointer:
         )
         register = settings.register
         self._identity = Identity(register.job, register.run, world.rank, world.size)
-        first, others = split(optimizer, extra or {})
-        extra = {**others, **(extra or {})}
-        self._state = TrainingState(model, first, tuple(others.values()))
+        first, others, extra = split(optimizer, extra)
+        self._state = TrainingState(model, first, others)
         self._pace = pace = Pace(
             every=every,
             share=stall_share,
@@ -150,10 +149,11 @@ class Checkpointer:
             pace,
             dict(generators or {}),
             elastic_loader,
+            model,
             progress=self._progress,
         )
         self._scaler = ScalerWatch(first, self._objects)
-        self._accumulation = Accumulation(model, first, *others.values())
+        self._accumulation = Accumulation(model, first, *others)
         unfinished = self._accumulation.unfinished
         self._rhythm = Rhythm(pace, world, unfinished, job=register.job)
         self._client = client or _connect(settings)

@@ -11,9 +11,9 @@ Optimizers: TypeAlias = (
 
 
 def split(
-    given: Optimizers, extra: Mapping[str, Any]
-) -> tuple[torch.optim.Optimizer, dict[str, torch.optim.Optimizer]]:
-    """The first of *given*, and the others by names for the checkpoint.
+    given: Optimizers, extra: Mapping[str, Any] | None
+) -> tuple[torch.optim.Optimizer, tuple[torch.optim.Optimizer, ...], dict[str, Any]]:
+    """The first of *given*, the others, and *extra* with those by name.
 
     Raises:
         ValueError: There is none, one of them is none, or a name of *extra* is taken.
@@ -30,6 +30,9 @@ def split(
     if not named:
         raise ValueError("optimizer: expected at least one")
     (_, first), *others = named.items()
-    if taken := sorted(extra.keys() & dict(others).keys()):
-        raise ValueError(f"extra: {taken[0]} is an optimizer's name")
-    return first, dict(others)
+    every = dict(extra or {})
+    for name, one in others:
+        if name in every:
+            raise ValueError(f"extra: {name} is an optimizer's name")
+        every[name] = one
+    return first, tuple(one for _, one in others), every

@@ -11,11 +11,12 @@ import random
 import struct
 import sys
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from evac._clock import monotonic, wall
 from evac.segment import aligned
@@ -96,6 +97,7 @@ class RankObjects:
     pace: Pace | None = None
     generators: Registered = field(default_factory=dict)
     elastic_loader: bool = False
+    model: torch.nn.Module | None = None
     progress: Progress | None = None
 
     def likenesses(self, names: Collection[str]) -> Tensors:
@@ -121,6 +123,7 @@ class RankObjects:
             "shares": dealt(self.loader, world).shares,
             "rng": read_rng(),
             "generators": generators.read(self.generators),
+            "syncs": {name: one.require_forward_param_sync for name, one in self._wrappers()},
             "history": self.pace.remember(now=monotonic(), wall=wall()) if self.pace else None,
             "progress": self.progress.read() if self.progress is not None else None,
             "scheduler": self.scheduler.state_dict() if self.scheduler is not None else None,
@@ -165,6 +168,9 @@ class RankObjects:
                 afresh.append("the data loader")
             else:
                 self._load_loader(self.loader, document, own=own, rank=rank, world=world)
+        syncs = document.get("syncs", {}) if own else {}
+        for key, wrapper in self._wrappers():
+            wrapper.require_forward_param_sync = syncs.get(key, True)
         states = document.get("generators", {}) if own else {}
         afresh += generators.put_back(self.generators, states)
         if not own:
@@ -182,6 +188,13 @@ class RankObjects:
             loader.load_state_dict(state)
         if remark and rank == 0:
             log.warning("%s", remark)
+
+    def _wrappers(self) -> Iterator[tuple[str, DistributedDataParallel]]:
+        # Whether DDP's next forward shares rank 0's buffers depends on its last one, which may have been
+        # an evaluation without gradients.
+        for key, module in self.model.named_modules() if self.model is not None else ():
+            if isinstance(module, DistributedDataParallel):
+                yield key, module
 
 
 def unpack(block: torch.Tensor) -> dict[str, Any]:

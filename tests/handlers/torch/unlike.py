@@ -100,7 +100,8 @@ def _rank() -> int:
 
 
 MODELS: dict[str, Callable[[], torch.nn.Module]] = {
-    "ddp": ddp, "ddp_unsynced": ddp_unsynced, "fsdp": fsdp, "experts": Experts, "stages": Stages,
+    "ddp": ddp, "ddp_unsynced": ddp_unsynced, "ddp_by_hand": ddp,
+    "fsdp": fsdp, "experts": Experts, "stages": Stages,
 }  # fmt: skip
 
 
@@ -109,6 +110,7 @@ class Run:
 
     def __init__(self, kind: str, seed: int) -> None:
         torch.manual_seed(seed)
+        self.kind = kind
         self.model = MODELS[kind]()
         parameters = list(self.model.parameters())
         # A group of its own for the first, at another rate.
@@ -121,9 +123,17 @@ class Run:
     def train(self, step: int) -> None:
         seed = torch.Generator().manual_seed(100 * step + _rank())
         self.optimizer.zero_grad()
-        self.model(torch.randn(8, 4, generator=seed)).square().mean().backward()
-        if isinstance(self.model, Experts):
-            for parameter in self.model.shared.parameters():
+        batch = torch.randn(8, 4, generator=seed)
+        if self.kind == "ddp_by_hand":
+            # As Lightning's manual optimization: from then on DDP leaves each rank its buffers.
+            assert isinstance(self.model, DistributedDataParallel)
+            with self.model.no_sync():
+                self.model(batch).square().mean().backward()
+        else:
+            self.model(batch).square().mean().backward()
+        by_hand = {"experts": "shared", "ddp_by_hand": ""}.get(self.kind)
+        for name, parameter in self.model.named_parameters():
+            if by_hand is not None and name.startswith(by_hand):
                 dist.all_reduce(parameter.grad)
         self.optimizer.step()
 
