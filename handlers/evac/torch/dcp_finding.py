@@ -93,8 +93,11 @@ class Finding:
     def _reached(self, looked: Looked) -> list[Candidate]:
         """Those of which every rank has all near that no store has."""
         every = looked.choices.candidates
-        mine = [reaches(one, looked.near, looked.stores) for one in every]
-        told = self._all.world.gather(mine)
+
+        def mine() -> list[bool]:
+            return [reaches(one, looked.near, looked.stores) for one in every]
+
+        told = self._all.world.agree(self._all.prefix, mine)
         return [one for n, one in enumerate(every) if all(theirs[n] for theirs in told)]
 
     def _try(self, candidate: Candidate, looked: Looked) -> Picked | tuple[Problem, ...]:

@@ -40,15 +40,8 @@ def look_for(
     Raises:
         GenerationError: On all ranks alike: a store cannot be opened.
     """
-
-    def look() -> Found | None:
-        if world.rank != 0:
-            return None
-        return blocking.run(lambda: find(stores, prefix))
-
-    found = world.agree(prefix, look)[0]
-    assert found is not None
-    near = memory.holdings(world.node)
+    found: Found = world.led(prefix, lambda: blocking.run(lambda: find(stores, prefix)))
+    near = world.each(prefix, lambda: memory.holdings(world.node))
     everybody = choices(found, _of_all(world, near), weights=weights)
     return Looked(everybody, found.stores, tuple(near))
 
@@ -58,18 +51,12 @@ def described(
 ) -> Contents | tuple[Problem, ...]:
     """What describes a generation, on all ranks alike; or why it cannot be restored."""
     stores = [place for place in candidate.places if place in looked.stores]
-    told: list[Contents] = []
-
-    def act() -> None:
-        if world.rank == 0:
-            told.append(blocking.run(lambda: describe(candidate, stores, prefix)))
-
-    world.agree(prefix, act)
-    # Large, and a gather would take that much for every rank.
-    contents = world.broadcast(told[0] if told else None)
+    contents: Contents = world.led(
+        prefix, lambda: blocking.run(lambda: describe(candidate, stores, prefix))
+    )
     if contents.metadata or not candidate.made.metadata:
         return contents
-    mine = memory.metadata(candidate.made)
+    mine = world.each(prefix, lambda: memory.metadata(candidate.made))
     have = world.gather(bool(mine))
     if not any(have):
         reason = "is nowhere, or damaged everywhere: SHA-256 does not match"

@@ -92,8 +92,9 @@ class Restore:
         contents = described(self._world, self._memory, candidate, looked, self._prefix)
         if not isinstance(contents, Contents):
             return contents
-        near = self._memory.bodies(candidate.made, contents)
-        bodies = Gathering(self._world, opened, contents, near)
+        world, memory = self._world, self._memory
+        near = world.each(self._prefix, lambda: memory.bodies(candidate.made, contents))
+        bodies = Gathering(world, opened, contents, near)
         try:
             self._load(candidate, contents, bodies)
         except Unsound as error:

@@ -10,7 +10,12 @@ from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import Metadata
 
 from evac.errors import GenerationError
+from evac.generation import Generation
+from evac.manifest import FULL
+from evac.torch.holdings import Candidate, Holding, Made
 from evac.torch.layout import place, plan
+from evac.torch.local_memory import LocalMemory
+from evac.torch.looking import described, look_for
 from evac.torch.world import World
 from tests.handlers.torch import ranks
 from tests.handlers.torch.training import Run
@@ -33,6 +38,19 @@ def unnamed() -> Any:
         __slots__ = ()
 
     return Key("key")
+
+
+class Torn(LocalMemory):
+    """Memory in which nothing can be looked up."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    def holdings(self, node: str) -> list[Holding]:
+        raise OSError("torn")
+
+    def metadata(self, made: Made) -> bytes:
+        raise OSError("torn")
 
 
 def fail() -> Any:
@@ -71,6 +89,7 @@ def all_alike(rank: int, store: str) -> None:
             if rank == culprit:
                 model.update(bring())
             together(lambda model=model: plan(world, {"model": model}), told, culprit)  # type: ignore[misc] # likewise
+        look_in_memory(world, Torn() if rank == culprit else LocalMemory(None), culprit)
     # What rank 0 alone makes of everybody's part.
     metadata = Metadata({}, planner_data={"key": (unnamed(),)}) if rank == 0 else None
     together(lambda: place(world, [], DefaultSavePlanner(), metadata), "Key", 0)
@@ -81,6 +100,13 @@ def all_alike(rank: int, store: str) -> None:
     assert plan(world, {"model": {"w": torch.ones(3)}}).name
     stage_after_one_could_not(rank, store)
     faulthandler.cancel_dump_traceback_later()
+
+
+def look_in_memory(world: World, memory: LocalMemory, culprit: int) -> None:
+    together(lambda: look_for(world, memory, [], "me/run", weights=False), "torn", culprit)
+    looked = look_for(world, LocalMemory(None), [], "me/run", weights=False)
+    it = Candidate(Made(Generation(1, 1), FULL, "", "", 2, "0" * 64), ())
+    together(lambda: described(world, memory, it, looked, "me/run"), "torn", culprit)
 
 
 def stage_after_one_could_not(rank: int, store: str) -> None:
