@@ -20,7 +20,7 @@ from evac.rendezvous.writer import Writer
 
 logger = logging.getLogger("evac")
 
-_LAST_WORDS_SECONDS = 0.2
+_LAST_WORDS_SECONDS, _LAST_READ_SECONDS = 0.2, 5.0
 
 
 class Follower:
@@ -130,7 +130,10 @@ class Follower:
         view = self.view
         with view.changed:
             view.changed.wait_for(lambda: not view.outbox or not self.connected, seconds)
+            said = not view.outbox
             view.ended = True
             view.changed.notify_all()
+        # What was said wakes the reader. A thread that comes back out of torch while Python ends would
+        # take the whole process with it ("terminate called without an active exception").
         for thread in self._threads:
-            thread.join(_LAST_WORDS_SECONDS)
+            thread.join(_LAST_READ_SECONDS if said else _LAST_WORDS_SECONDS)

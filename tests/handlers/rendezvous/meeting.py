@@ -18,7 +18,7 @@ from evac.rendezvous.torch_keys import connect
 from tests.handlers.rendezvous.agents import Job
 from tests.handlers.rendezvous.cells import ETCD, HOSTED
 from tests.services.etcd import etcd_process
-from tests.services.process import HOST, free_port
+from tests.services.process import HOST, PATIENCE_SECONDS, free_port
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,6 @@ def evac_store(
             yield int(line.split()[-1]), process
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
-                assert process.wait(30) in (0, -signal.SIGKILL)
+                assert process.wait(PATIENCE_SECONDS) in (0, -signal.SIGKILL)
         finally:
             process.kill()

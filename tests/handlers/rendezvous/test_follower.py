@@ -1,0 +1,22 @@
+"""One agent's view of its job: what it leaves behind."""
+
+import threading
+
+from evac.rendezvous.address import Address
+from evac.rendezvous.events import Leave
+from evac.rendezvous.follower import Follower
+from evac.rendezvous.rounds import Agent
+from tests.handlers.rendezvous.nodes import open_keys
+
+
+def test_who_has_left_has_no_thread_in_the_store_any_more(store: Address) -> None:
+    """One that came back out of torch while Python ends would abort the process."""
+    before = set(threading.enumerate())
+    follower = Follower(store, Agent("a", "node-a", "boot"), open_keys)
+    follower.start()
+    assert follower.wait(lambda _: follower.connected, 60.0)
+
+    follower.say(Leave("a"))
+    follower.close(60.0)
+
+    assert set(threading.enumerate()) <= before
