@@ -218,13 +218,14 @@ def read(kind: type[Any], document: Mapping[str, Any]) -> Any:
                 return None
             continue
         value = document[item.name]
+        # Before it becomes a float: not every integer can.
+        if isinstance(value, int) and not -(2**53) <= value <= 2**53:
+            return None
         if item.type is float and type(value) is int:
             value = float(value)
         if type(value) is not item.type:
             return None
         if isinstance(value, str) and len(value) > _MOST_TEXT:
-            return None
-        if isinstance(value, int) and not -(2**53) <= value <= 2**53:
             return None
         if item.name in _PLACES and value and not is_endpoint(value):
             return None

@@ -142,6 +142,8 @@ EVIL = [
             {"step": 10**400, "incarnation": 1},
             {"step": 2**53 + 1, "incarnation": 1},
             {"step": 5, "incarnation": -1},
+            {"step": 5, "incarnation": 1, "seconds_left": 10**400},
+            {"step": 5, "incarnation": 1, "sequence": float("inf")},
             {"step": 1.5, "incarnation": 1},
             {"step": "5", "incarnation": 1},
             {"step": True, "incarnation": 1},
@@ -168,22 +170,30 @@ async def test_what_strangers_write_is_no_choice(store: str, daemon: Make) -> No
 
 
 @pytest.mark.parametrize(
-    "choices",
+    "lies",
     [
-        1,
-        [1],
-        [{}],
-        [{"word": "leaving", "node": "n0", "boot": "b1", "step": 10**400, "job": JOB}],
-        [{"word": "leaving", "node": "n0", "boot": "b1", "step": 5, "job": 7}],
+        {"choices": 1},
+        {"choices": [1]},
+        {"choices": [{}]},
+        {"choices": [{"word": "leaving", "node": "n", "boot": "b", "step": 10**400, "job": JOB}]},
+        {"choices": [{"word": "leaving", "node": "n", "boot": "b", "step": 5, "job": 7}]},
+        {"at": float("inf")},
+        {"at": 10**400},
     ],
+    ids=range(7),
 )
-async def test_a_snapshot_of_a_stranger_is_none(store: str, daemon: Make, choices: object) -> None:
-    document = json.loads(dump(Snapshot(0, 0, State()))) | {"choices": choices}
+async def test_a_snapshot_of_a_stranger_is_none(
+    store: str, daemon: Make, lies: dict[str, object]
+) -> None:
+    document = json.loads(dump(Snapshot(0, 0, State()))) | lies
     with closing(open_keys(parse(store))) as keys:
         keys.put(log.SNAPSHOT, json.dumps(document).encode())
     told: list[Agreed] = []
+    each = daemon(store, told)
 
-    assert await daemon(store, told).announce(leaving("n1", 21)) is None
+    await each.look(JOB)
+    assert told == []
+    assert await each.announce(leaving("n1", 21)) is None
 
     assert [one.node for one in told] == ["n1"]
 
