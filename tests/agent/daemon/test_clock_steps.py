@@ -20,6 +20,10 @@ from tests.agent.daemon import stepped
 from tests.agent.daemon.nodes import Node, until
 
 HOURS = 7 * 3600.0
+# Over the restart it jumps the other way.
+STEPS = [pytest.param(-HOURS, id="back")]
+if os.environ.get("EVAC_NIGHTLY") == "1":
+    STEPS.append(pytest.param(HOURS, id="forward"))
 APART = (
     "unshare",
     "--time",
@@ -99,7 +103,7 @@ def in_order(node: Node, *, within: float) -> None:
     assert all(0.0 <= one <= within for one in took)
 
 
-@pytest.mark.parametrize("ahead", [HOURS, -HOURS], ids=["forward", "back"])
+@pytest.mark.parametrize("ahead", STEPS)
 def test_a_step_of_the_wall_clock_in_mid_order_moves_nothing_nor_one_over_a_restart(
     clocked: Clocked, tmp_path: Path, ahead: float
 ) -> None:
