@@ -11,36 +11,38 @@ The daemon and the clients share this package; it does no I/O. `messages` says w
 """
 
 from evac.wire.codec import MAX_PACKET, Packet, decode, encode
-from evac.wire.messages import (
-    MESSAGES,
-    Accepted,
+from evac.wire.fields import Message
+from evac.wire.messages import MESSAGES
+from evac.wire.said import (
     Acquire,
     Adopt,
-    Adopted,
-    Advice,
     AskStatus,
     Cancel,
     Done,
     Drain,
     Drill,
-    Granted,
     HandBack,
     Hello,
     Leave,
-    Lent,
-    Message,
     Mode,
-    Ordered,
-    OrderGiven,
     Pin,
-    Refuse,
     Register,
-    Registered,
     Release,
     Reserve,
     Save,
-    Slot,
     Staged,
+)
+from evac.wire.told import (
+    Accepted,
+    Adopted,
+    Advice,
+    Granted,
+    Lent,
+    Ordered,
+    OrderGiven,
+    Refuse,
+    Registered,
+    Slot,
     StandDown,
     Status,
     Turn,

@@ -7,7 +7,8 @@ from dataclasses import MISSING, Field, dataclass, fields
 from typing import Any
 
 from evac.errors import ProtocolError
-from evac.wire.messages import BIG, MESSAGES, Message
+from evac.wire.fields import BIG, Message
+from evac.wire.messages import MESSAGES
 
 MAX_PACKET = 64 * 1024
 # JSON can spell it, UTF-8 cannot: it would raise wherever the text is written next.
