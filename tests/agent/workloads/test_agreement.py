@@ -5,13 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evac.generation import Generation
+from evac.wire import Register, Reserve
 from evacd.workloads.agreement import agree, disagree, expire, shown
-from evacd.workloads.job import Workload
+from evacd.workloads.job import Slot, Workload
 from evacd.workloads.policy import Refusal
 from evacd.workloads.record import JobRecord, decode, encode, of_job
 from evacd.workloads.returning import remember
 from evacd.workloads.roster import Roster
-from tests.agent.workloads.test_roster import PAGE, come, reserve, stage, steps
+from tests.agent.workloads.test_roster import PAGE, come, process, reserve, stage, steps
 
 LATER = 1000.0
 
@@ -51,6 +52,49 @@ def test_whatever_is_staged_on_the_pinned_one_stays(pinned: int, more: list[int]
     assert held(roster) >= {pinned, max([3, *more])}
     (job,) = roster.units(())
     assert job.agreed == Generation(1, pinned)
+
+
+@given(
+    pinned=st.integers(1, 3),
+    life=st.lists(st.sampled_from(["stage", "die", "come", "others"]), max_size=12),
+)
+def test_no_life_takes_the_pinned_one_before_it_has_served(pinned: int, life: list[str]) -> None:
+    roster = Roster(budget=5 * PAGE)
+    workload, step, pids = aboard(roster, 1, 2, 3), 3, 1
+    agree(roster, "me/job", Generation(1, pinned), until=LATER)
+
+    for what in life:
+        pids += 1
+        if what == "stage" and isinstance(slot := roster.acquire(workload), Slot):
+            step += 1
+            roster.staged(slot, Generation(1, step), body_nbytes=100)
+        elif what == "die" and workload.alive:
+            roster.died(workload, now=1.0)
+        elif what == "come" and not workload.alive:
+            workload = come(roster, 0, pids, world=1)
+            # In the launch of before, as when the new world has not begun yet.
+            roster.reserve(workload, Reserve(PAGE, "a.bin", incarnation=1), limit=3)
+            for each in workload.slots.values():
+                roster.filled(each)
+        elif what == "others":
+            other = come_as_other(roster, pids)
+            roster.reserve(other, Reserve(PAGE, "a.bin"), limit=3)
+        roster.tidy()
+
+        assert pinned in {one.step for one, _ in roster.jobs["me/job"].common()}
+        assert roster.jobs["me/job"].agreed == Generation(1, pinned)
+
+
+def come_as_other(roster: Roster, pid: int) -> Workload:
+    answer = roster.register(
+        Register("other", pid, 100),
+        unit="you/other",
+        process=process(pid, uid=7),
+        share=100 * PAGE,
+        now=0.0,
+    )
+    assert isinstance(answer, Workload)
+    return answer
 
 
 def test_the_pin_stays_when_its_owner_dies_and_its_memory_is_wanted(roster: Roster) -> None:
