@@ -15,6 +15,7 @@ from copy import deepcopy
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy
 
 from evac.errors import ConfigError
 from evac.torch.checkpointer import Checkpointer
@@ -24,9 +25,9 @@ from evac.torch.rank_state import Stateful, load_rng, read_rng
 class EvacCallback(Callback):
     """Stages what a `Trainer` fits: module, optimizer, schedules, loops, callbacks, every rank's RNG.
 
-    One optimizer. A data loader with ``state_dict`` (torchdata's ``StatefulDataLoader``) goes on
-    at the next batch; of another one Lightning says that it does not. What draws random numbers in
-    the main process while a batch is loaded draws others for the first batch after a resume.
+    A data loader with ``state_dict`` (torchdata's ``StatefulDataLoader``) goes on at the next batch;
+    of another one Lightning says that it does not. What draws random numbers in the main process while
+    a batch is loaded draws others for the first batch after a resume.
 
     Args:
         settings: Of `Checkpointer`: ``job``, ``store``, ``every``, ``priority``...
@@ -48,10 +49,14 @@ class EvacCallback(Callback):
 
         Raises:
             GenerationError: See `Checkpointer.restore`.
-            ConfigError: There are several optimizers, or none.
+            ConfigError: There is no optimizer, or the strategy keeps the state in a form of its own.
         """
-        if len(trainer.optimizers) != 1:
-            raise ConfigError("EvacCallback", f"{len(trainer.optimizers)} optimizers", "one")
+        if isinstance(trainer.strategy, DeepSpeedStrategy | FSDPStrategy):
+            name = type(trainer.strategy).__name__
+            expected = "DDPStrategy, or ModelParallelStrategy with fully_shard"
+            raise ConfigError("EvacCallback", f"strategy {name}", expected)
+        if not trainer.optimizers:
+            raise ConfigError("EvacCallback", "no optimizer", "one or more")
         loops = _Loops(trainer)
         extra: dict[str, Stateful] = {"loops": loops, "callbacks": _Callbacks(trainer, self)}
         schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
@@ -60,8 +65,9 @@ class EvacCallback(Callback):
         if (scaler := getattr(trainer.precision_plugin, "scaler", None)) is not None:
             extra["scaler"] = scaler
         self._checkpointer = Checkpointer(
-            model=pl_module,
-            optimizer=trainer.optimizers[0],
+            # With what the strategy has put around it: that has a state, too.
+            model=trainer.strategy.model or pl_module,
+            optimizer=trainer.optimizers,
             scheduler=schedulers[0] if schedulers else _Nothing(),
             loader=_Loader(loops),
             **{**self._settings, "extra": {**extra, **self._settings.get("extra", {})}},
