@@ -1,6 +1,7 @@
 """A generation that no place has whole, and bytes that several ranks need, over real ranks."""
 
 import asyncio
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,14 +23,14 @@ from evac.torch.local_memory import HERE, LocalMemory
 from evac.torch.origins import ELSEWHERE, Origins
 from evac.torch.rank_state import RankObjects
 from evac.torch.restore import Restore
-from evac.torch.rooms import common, meet
+from evac.torch.rooms import common, grouped, meet
 from evac.torch.state import TrainingState
 from evac.torch.world import World
 from evacd.clock import SystemClock
 from evacd.peer import PeerServer, PeerSettings
 from tests.handlers.torch import ranks
 from tests.handlers.torch.test_sharing import adopted, staged
-from tests.handlers.torch.training import Run
+from tests.handlers.torch.training import Run, wait_committed
 
 PREFIX = "me/run"
 NEWEST = Generation(1, 2)
@@ -184,6 +185,42 @@ def counted(rank: int, store: str) -> None:
 
 def test_ranks_of_one_node_read_what_all_of_them_need_once(store: str) -> None:
     ranks.run(4, counted, store)
+
+
+def test_what_is_damaged_in_one_store_is_read_from_the_next(
+    store: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = Run()
+    with run.saver(store=store) as saver:
+        run.train()
+        assert saver.step(1), saver.stats
+        wait_committed(store, 1)
+    then, stores = run.digest(), (store, f"file://{tmp_path}/other")
+    shutil.copytree(store.removeprefix("file://"), tmp_path / "other")
+    for url, name in zip(stores, ("weights/__0_0.distcp", "__0_0.distcp"), strict=True):
+        (body,) = Path(url.removeprefix("file://")).glob(f"*/run/step-1.1/{name}")
+        data = bytearray(body.read_bytes())
+        data[len(data) // 2] ^= 1
+        body.write_bytes(data)
+    (prefix,) = {
+        str(one.parent.relative_to(tmp_path / "store"))
+        for one in (tmp_path / "store").glob("*/run/step-1.1")
+    }
+    fresh = Run(seed=99)
+    state = TrainingState(fresh.model, fresh.optimizer)
+    objects = RankObjects(fresh.scheduler, fresh.loader, {})
+
+    restore = Restore(World(), state, objects, stores, prefix)
+    assert restore.run() == Generation(1, 1)
+
+    assert fresh.digest() == then
+    assert set(restore.origins.nbytes) == set(stores)
+    assert caplog.text.count("another place has it as well") == 2
+
+
+def test_who_would_share_with_two_that_do_not_share_stays_alone() -> None:
+    assert grouped([0, 0, 2, 2]) == [0, 0, 2, 2]
+    assert grouped([0, 0, 1, 3]) == [0, 0, 2, 3]
 
 
 def rooms(rank: int) -> None:
