@@ -12,6 +12,7 @@ from evac.errors import GenerationError
 from evac.generation import Generation
 from evac.torch.dcp_finding import Finding, Picked
 from evac.torch.dcp_job import Connected, names_step, step_of
+from evac.torch.origins import Origins
 
 
 class EvacReader(StorageReader):
@@ -27,6 +28,7 @@ class EvacReader(StorageReader):
 
     Attributes:
         generation: That was found last.
+        origins: Where this rank has read what it loaded last.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class EvacReader(StorageReader):
         self._picked: Picked | None = None
         self._tried = False
         self.generation: Generation | None = None
+        self.origins = Origins({})
 
     def find(self) -> int | None:
         """The step that `dcp.load` will load; None where this job has never saved anything.
@@ -109,6 +112,7 @@ class EvacReader(StorageReader):
             with self._finding.noting(self._picked):
                 return self._picked.reader.read_data(plan, planner)
         finally:
+            self.origins = self._picked.reader.origins
             self._forget()
             self._wanted = None
 

@@ -53,6 +53,7 @@ def test_each_save_is_a_generation_and_the_newest_or_the_named_one_is_loaded(
     assert reader.find() == 3
     load(found, storage_reader=reader)
     assert equal(found, state(3, "nnn"))
+    assert reader.origins.nbytes.keys() == {store}
     load(found, checkpoint_id="step-2", storage_reader=reader)
     assert equal(found, state(2, "nn"))
 
