@@ -10,7 +10,8 @@ Which those are is told in two ways. What a model holds beside its parameters is
 need not differ yet (statistics are equal before the first batch) and will, with no collective in which
 to notice. Everything else is equal, and stays so, where it is equal to the last bit at planning, after
 a step; where it is not, a parameter goes with its moments and its moments with it. A DTensor says itself
-who holds what.
+who holds what; only where meshes apart have tensors of one name that differ is there more to it, and
+then one mesh's is kept, with a warning.
 """
 
 import hashlib
@@ -22,6 +23,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from evac.generation import WEIGHTS
 from evac.torch import rank_state
@@ -73,6 +75,30 @@ def held(
         else:
             found.setdefault(_together(key, path), {})[key] = fingerprint(value)
     return found
+
+
+def shards(flat: Mapping[str, Any], world: int) -> dict[str, int]:
+    """What this rank holds of DTensors that are spread over a part of the *world* only.
+
+    DCP tells parts by name and place in the whole; so two meshes with one name are one to it.
+    """
+    found: dict[str, int] = {}
+    for key, value in flat.items():
+        if not isinstance(value, DTensor):
+            continue
+        mesh = value.device_mesh
+        if mesh.size() < world and mesh.get_coordinate() is not None:
+            _, at = compute_local_shape_and_global_offset(value.shape, mesh, value.placements)
+            found[f"{key} at {tuple(at)}"] = fingerprint(value.to_local())
+    return found
+
+
+def unlike(everyone: Sequence[Mapping[str, int]]) -> tuple[str, ...]:
+    """Parts of DTensors that are not the same wherever they are held."""
+    first: dict[str, int] = {}
+    return tuple(
+        sorted({k for one in everyone for k, v in one.items() if first.setdefault(k, v) != v})
+    )
 
 
 def _together(key: str, path: Sequence[Any]) -> str:

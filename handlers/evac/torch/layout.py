@@ -316,16 +316,17 @@ def _apart(
     """A planner that knows what is this rank's own by other names; and those names."""
     planner = DefaultSavePlanner()
 
-    def look() -> apart.Held:
+    def look() -> tuple[apart.Held, dict[str, int]]:
         planner.set_up_planner(dict(state), None, world.rank == 0)
         if world.size == 1:
-            return {}  # nobody to differ from
-        return apart.held(planner.state_dict, planner.mappings, own)
+            return {}, {}  # nobody to differ from
+        flat = planner.state_dict
+        return apart.held(flat, planner.mappings, own), apart.shards(flat, world.size)
 
     everyone = world.agree("layout", look)
 
     def rename() -> tuple[dict[str, str], tuple[str, ...]]:
-        renamed, differing = apart.decide(world.rank, everyone)
+        renamed, differing = apart.decide(world.rank, [held for held, _ in everyone])
         for key, name in renamed.items():
             planner.state_dict[name] = planner.state_dict.pop(key)
             del planner.mappings[key]
@@ -336,6 +337,12 @@ def _apart(
     if differing and world.rank == 0:
         text = "%d values differ between ranks that name them alike (%s): each rank keeps its own"
         log.warning(text, len(differing), ", ".join(differing[:3]))
+    if world.rank == 0 and (lost := apart.unlike([shards for _, shards in everyone])):
+        text = (
+            "%d parts of DTensors differ between meshes that name them alike (%s): of these the "
+            "checkpoint holds one mesh's; give each mesh's a name of its own"
+        )
+        log.warning(text, len(lost), ", ".join(lost[:3]))
     return planner, renamed
 
 

@@ -1,5 +1,6 @@
 """What ranks hold under one name and not as one value is kept for each of them."""
 
+import logging
 import pickle
 import shutil
 import warnings
@@ -12,8 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.state_dict_loader import load as load_checkpoint
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 
 from evac.torch.apart import Held, decide, fingerprint, held, name
+from evac.torch.layout import plan
+from evac.torch.world import World
 from tests.handlers.torch import ranks, unlike
 from tests.handlers.torch.training import digest
 
@@ -195,3 +200,28 @@ def test_stock_dcp_load_finds_the_first_ranks_under_the_plain_name(folder: Path)
         warnings.simplefilter("ignore")
         load_checkpoint(tree, checkpoint_id=generation(folder, "ddp"))
     assert digest(tree["model"]) == digest(then)
+
+
+def islands(rank: int) -> None:
+    """Two meshes of two ranks, each with a tensor of its own and one that is equal on both."""
+    pairs = init_device_mesh("cpu", (2, 2), mesh_dim_names=("island", "shard"))
+    heard: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign] # a list is all it takes
+    logging.getLogger("evac").addHandler(handler)
+    mine = torch.full((4, 2), float(rank // 2))
+    spread = {
+        name: distribute_tensor(one, pairs["shard"], [Shard(0)])
+        for name, one in {"mine": mine, "equal": torch.ones(4, 2)}.items()
+    }
+    plan(World(), {"model": spread})
+    if rank == 0:
+        (told,) = heard
+        assert "2 parts of DTensors differ between meshes" in told
+        assert "model.mine at (0, 0), model.mine at (2, 0)" in told
+    else:
+        assert not heard
+
+
+def test_tensors_of_meshes_apart_that_differ_under_one_name_are_told() -> None:
+    ranks.run(4, islands)
