@@ -132,7 +132,7 @@ class Kept(Drawn):
 
 
 def missing(loader: StatefulDataLoader[int], **generators: Any) -> list[str]:
-    objects = RankObjects(Run().scheduler, loader, {}, None, generators, False, Progress(loader))
+    objects = RankObjects(Run().scheduler, loader, {}, None, generators, progress=Progress(loader))
     return lacking(objects)
 
 
