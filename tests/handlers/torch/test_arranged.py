@@ -14,6 +14,8 @@ from tests.handlers.torch.fakes import FakeClient
 from tests.handlers.torch.training import Run, digest, wait_committed
 
 _WORLD = 2
+# Steps until something is arranged: what is given up on a busy machine is asked for again half a minute later.
+_MOST = 20_000
 
 
 def _notice(rank: int, folder: str) -> None:
@@ -21,7 +23,7 @@ def _notice(rank: int, folder: str) -> None:
     client, run = FakeClient([f"file://{folder}/store"]), Run(rank=rank, ddp=True)
     saver = run.saver(client=client.as_client(), every=10**6)
     step = 0
-    for step in range(1, 400):
+    for step in range(1, _MOST):
         run.train()
         if step == 5 and rank == 1:
             client.orders[0](RunningOrder("notice", "certain", 0.0))
@@ -53,7 +55,7 @@ def _growth(rank: int, folder: str, verb: str, stride: int) -> None:
     """
     client, run = FakeClient([f"file://{folder}/store"]), Run(rank=rank, ddp=True)
     saver = run.saver(client=client.as_client(), every=1)
-    for step in range(1, 400):
+    for step in range(1, _MOST):
         run.train()
         if step == 4 and rank == 1:
             run.loader._order = list(range(40_000)) * 2
@@ -74,7 +76,7 @@ def _late(rank: int, folder: str) -> None:
     run.model.register_parameter("late", late)
     run.optimizer = torch.optim.AdamW(run.model.parameters(), lr=0.05)
     saver = run.saver(client=client.as_client(), scheduler=None, every=1)
-    for step in range(1, 400):
+    for step in range(1, _MOST):
         if step >= 4:
             late.grad = torch.ones(2)
         for one in run.model.parameters():
@@ -105,7 +107,7 @@ def _late_on_one(rank: int, folder: str) -> None:
     client, (run, expert) = FakeClient([f"file://{folder}/store"]), _with_expert(rank, 7)
     torch.nn.init.ones_(expert)  # equal on both ranks until then
     saver = run.saver(client=client.as_client(), scheduler=None, every=1)
-    for step in range(1, 400):
+    for step in range(1, _MOST):
         for one in run.model.parameters():
             one.grad = (
                 torch.ones_like(one)
@@ -129,7 +131,7 @@ def _resumed_with_an_expert(rank: int, folder: str) -> None:
     store = f"file://{folder}/store"
     run, expert = _with_expert(rank, 7)
     with run.saver(store=store, scheduler=None, every=1) as saver:
-        for step in range(1, 400):
+        for step in range(1, _MOST):
             for one in run.model.parameters():
                 late = one is expert and (rank == 0 or step < 4)
                 one.grad = None if late else torch.full_like(one, 0.1 * step)
