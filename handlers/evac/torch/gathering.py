@@ -116,7 +116,7 @@ class Gathering:
 
     def memory(self, body: str) -> memoryview:
         """All of *body*, as far as it was fetched; nobody may write to it."""
-        if body in self._local.names:
+        if body in self._local:
             return self._local.memory(body)
         assert self._room is not None
         return self._room.memory(body)
@@ -144,7 +144,7 @@ class Gathering:
         """What this rank is to do; None where no rank needs anything."""
         missing: dict[str, tuple[tuple[int, int], ...]] = {}
         for body, some in self._needs.items():
-            have = self._checked if body in self._local.names else self._there
+            have = self._checked if body in self._local else self._there
             if left := some - have.get(body, set()):
                 missing[body] = runs(left)
         told = self._world.gather((missing, self._local.names))
@@ -197,7 +197,7 @@ class Gathering:
     def _note(self) -> None:
         """All that this rank needs is here now."""
         for body, some in self._needs.items():
-            have = self._checked if body in self._local.names else self._there
+            have = self._checked if body in self._local else self._there
             have.setdefault(body, set()).update(some)
 
     def _lost(self, bodies: Iterable[str]) -> tuple[Problem, ...]:

@@ -105,6 +105,9 @@ class LocalBodies:
         """What is here, and not known to be damaged."""
         return frozenset(self._files)
 
+    def __contains__(self, body: str) -> bool:
+        return body in self._files
+
     def fetch(self, chunks: Chunks) -> list[Failure]:
         """Check *chunks* of what is here; what is damaged is here no more."""
         wanted = [
