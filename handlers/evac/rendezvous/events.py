@@ -77,6 +77,15 @@ class Confirm(Event):
 
 
 @dataclass(frozen=True)
+class Dissolve(Event):
+    """The round that forms was not confirmed in time; said by one of it."""
+
+    do: ClassVar[str] = "dissolve"
+    agent: str
+    number: int
+
+
+@dataclass(frozen=True)
 class Met(Event):
     """An agent knows that the round is over, and has not stopped its workers yet."""
 
@@ -177,7 +186,7 @@ class Depart(Event):
 
 
 _KINDS: tuple[type[Event], ...] = (
-    Join, Call, Open, Confirm, Met, Leave, Gone, Close, Anew, Begin, Moved, Depart
+    Join, Call, Open, Confirm, Dissolve, Met, Leave, Gone, Close, Anew, Begin, Moved, Depart
 )  # fmt: skip
 EVENTS: Mapping[str, type[Event]] = {kind.do: kind for kind in _KINDS}
 

@@ -35,18 +35,17 @@ from evac._clock import monotonic
 from evac.rendezvous import BACKEND
 from evac.rendezvous.address import LONGEST, Address, split_endpoint
 from evac.rendezvous.ending import Ending, ending
-from evac.rendezvous.events import Anew, Begin, Call, Close, Confirm, Join, Leave, Met, Open
+from evac.rendezvous.events import Anew, Begin, Call, Close, Join, Leave, Met
 from evac.rendezvous.exit_barrier import finishing
 from evac.rendezvous.follower import Follower
-from evac.rendezvous.keys import Unreachable
-from evac.rendezvous.opening import CONNECT_SECONDS, open_keys
+from evac.rendezvous.forming import Part
+from evac.rendezvous.opening import open_keys
 from evac.rendezvous.own_node import OwnNode
 from evac.rendezvous.pins import Pins
 from evac.rendezvous.pulse import Tempo
-from evac.rendezvous.rounds import Agent, State, hosted
+from evac.rendezvous.rounds import Agent, Round, State, hosted
 from evac.rendezvous.servers import Servers
 from evac.rendezvous.settings import Settings, read_settings
-from evac.rendezvous.torch_keys import connect, serve
 from evac.rendezvous.waiting import waits_for
 
 logger = logging.getLogger("evac")
@@ -54,8 +53,6 @@ logger = logging.getLogger("evac")
 # Where a worker finds its job's store, for the daemon (`evac.connect` passes it on).
 RENDEZVOUS = "EVAC_RENDEZVOUS"
 _PREFIX = "evac"
-# The agents of a round tell each other how many workers they have: at once, unless one has died.
-_ASSIGN_SECONDS = 60.0
 # Who departs may be gone already, and is not waited for as the others are.
 _LEAVER_SECONDS = 0.3
 # How long whoever serves the log stays for those who are still to go elsewhere, or to end.
@@ -102,9 +99,7 @@ class EvacHandler(RendezvousHandler):
         # The round that this agent is in, and its store.
         self._number = 0
         self._store: TCPStore | None = None
-        # Of the round that is forming: which was opened and confirmed here, and in which log.
-        self._reached: tuple[int, TCPStore] | None = None
-        self._reached_in = settings.address
+        self._part_in = Part(self._me.id, settings, self._follower)
         self._ended = False
         self._own_node = OwnNode(settings.socket, self._me, self._follower.say)
         self._pins = Pins(settings.socket, self._me, self._follower)
@@ -182,14 +177,15 @@ class EvacHandler(RendezvousHandler):
                 self._leave()
                 raise SystemExit(0)
             ends = self._ends(state, deserted=deserted)
-            if state.round.number > before and state.round.rank(self._me.id) is not None:
-                return self._enter(state)
+            rank = state.round.rank(self._me.id)
+            if state.round.number > before and rank is not None:
+                return self._enter(state.round, rank)
+            self._part_in.take(state, now)
             if follower.idle and ends is Ending.AGAIN:
                 follower.say(Anew(self._me.id))
             elif follower.idle and ends is Ending.NONE and not self._here(state):
                 self._epoch = state.epoch
                 follower.say(self._join(before))
-            self._take_part(state)
             if state.held:
                 held = held or now
                 if now - held >= self._settings.return_seconds and follower.idle:
@@ -202,7 +198,7 @@ class EvacHandler(RendezvousHandler):
             self._check_time(state, now - began, now - heard)
             if now >= remind:
                 remind = now + _REMIND_SECONDS
-                logger.warning("%s", waits_for(state, follower.trouble))
+                logger.warning("%s", self._waits_for(state))
             if follower.state is state:
                 follower.wait_change(_STEP_SECONDS)
 
@@ -211,7 +207,13 @@ class EvacHandler(RendezvousHandler):
         if self._ended:
             return True
         me, follower = self._me, self._follower
-        well = sys.exc_info()[0] is None
+        error = sys.exc_info()[1]
+        if isinstance(error, (RendezvousTimeoutError, RendezvousConnectionError)):
+            # This node did not come to be in a round: nothing is said about those that do.
+            self._go()
+            self._erase()
+            return True
+        well = error is None
         if not well:
             follower.wait(lambda s: s.departs(me), _NOTICE_SECONDS)
         if follower.state.departs(me):
@@ -290,47 +292,8 @@ class EvacHandler(RendezvousHandler):
         forming = state.forming is not None and state.forming.rank(me) is not None
         return forming or any(agent.id == me for agent in state.waiting)
 
-    def _take_part(self, state: State) -> None:
-        """Serve the store of the round that forms, or reach it; then confirm.
-
-        Once in each log: a host that died may have taken along what nobody else had read.
-        """
-        forming, reached, log = state.forming, self._reached, self._follower.address
-        again = forming is not None and reached is not None and reached[0] == forming.number
-        if forming is None or (again and self._reached_in == log):
-            return
-        me, settings = self._me.id, self._settings
-        rank, number = forming.rank(me), forming.number
-        try:
-            if rank == 0:
-                store = reached[1] if again and reached else serve(settings.local, 0)
-                self._follower.say(Open(me, number, f"{settings.local}:{store.port}"))
-            elif rank is not None and forming.at:
-                host, port = split_endpoint(forming.at, 0)
-                store = connect(
-                    host,
-                    port,
-                    seconds=CONNECT_SECONDS,
-                    read_seconds=_ASSIGN_SECONDS,
-                    dead_seconds=settings.dead_seconds,
-                )
-            else:
-                return
-        except Unreachable as error:
-            if rank == 0:
-                raise RendezvousConnectionError(str(error)) from error
-            # Either it comes, or its agent is gone and the round dissolves.
-            logger.debug("round %d: %s", number, error)
-            return
-        self._reached, self._reached_in = (number, store), log
-        self._follower.say(Confirm(me, number))
-
-    def _enter(self, state: State) -> RendezvousInfo:
-        stands, reached = state.round, self._reached
-        rank = stands.rank(self._me.id)
-        if reached is None or reached[0] != stands.number or rank is None:
-            raise RendezvousConnectionError(f"round {stands.number} stands without this agent")
-        self._number, self._store = reached
+    def _enter(self, stands: Round, rank: int) -> RendezvousInfo:
+        self._number, self._store = stands.number, self._part_in.store(stands)
         where = str(self._follower.address)
         # Longer, no worker could pass it on.
         os.environ[RENDEZVOUS] = where if len(where) <= LONGEST else ""
@@ -362,7 +325,10 @@ class EvacHandler(RendezvousHandler):
         if state.round.number and not state.over:
             return  # a spare waits for as long as the job runs
         if waited >= self._settings.join_seconds:
-            raise RendezvousTimeoutError(waits_for(state, self._follower.trouble))
+            raise RendezvousTimeoutError(self._waits_for(state))
+
+    def _waits_for(self, state: State) -> str:
+        return waits_for(state, self._follower.trouble, self._part_in.unreached)
 
     # --- servers and the end ---------------------------------------------------------------
 
@@ -374,16 +340,23 @@ class EvacHandler(RendezvousHandler):
     def _at_exit(self) -> None:
         """Ended by a signal, say: the others need not wait to miss us."""
         if not self._ended:
-            serves, survivors = self.serves, self._follower.state.survivors
-            self._end(Leave(self._me.id))
-            if serves and len(survivors) > 1:
-                # They read it, and go elsewhere.
-                time.sleep(_LINGER_ALONE_SECONDS)
+            self._go()
+
+    def _go(self) -> None:
+        read_here = self.serves and bool(self._follower.state.successors())
+        self._end(Leave(self._me.id))
+        if read_here:
+            # They go elsewhere.
+            time.sleep(_LINGER_ALONE_SECONDS)
 
     def _part(self) -> None:
-        """The job has ended: who goes last takes its keys along."""
+        """The job has ended."""
+        self._end(Leave(self._me.id))
+        self._erase()
+
+    def _erase(self) -> None:
+        """Who goes last takes the job's keys along."""
         me = self._me.id
-        self._end(Leave(me))
         if not self.serves:
             self._follower.erase(lambda state: _all_left(state, me) and not state.waiting)
 

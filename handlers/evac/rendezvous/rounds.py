@@ -7,10 +7,10 @@ to the same rounds without asking each other, and nobody leads::
 
 A round forms as soon as there is nobody to wait for: all of the last round who still live and do
 not depart have joined: no spare takes the place of one that is only slow. (The first one waits for
-a last call, as torchrun's own does.) It stands
-once all of it have confirmed; until then the loss of one dissolves it, and the others form the
-next, without joining anew. It is over when one of it departs or is lost, has joined anew, or when
-somebody waits for whom there is room.
+a last call, as torchrun's own does.) It stands once all of it have confirmed; until then the loss of
+one dissolves it, and the others form the next, without joining anew. Where it is given up, another serves
+the next one's store, if nobody has reached the first rank; else the others go without who has not. It is
+over when one of it departs or is lost, has joined anew, or when somebody waits for whom there is room.
 
 The job is over once an agent has closed it; it was run well if all of its last round have closed it
 so. Whoever comes once all of that round have ended or are gone runs it again: another epoch, which a
@@ -20,7 +20,7 @@ workers.
 Where the log lies is told in `services`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -33,6 +33,7 @@ from evac.rendezvous.events import (
     Close,
     Confirm,
     Depart,
+    Dissolve,
     Event,
     Gone,
     Join,
@@ -87,7 +88,8 @@ class State:
         forming: The one that is about to stand.
         confirmed: Who has confirmed `forming`.
         waiting: Who has joined for the next one, in the order of their joins.
-        lost: Of `round`, who has left or is gone.
+        lost: Of `round`, who has left or is gone, or held up the round that was forming.
+        refused: Who could not reach the first rank of a round that was forming.
         met: Of `round`, who knows that it is over.
         departures: By (node, boot): the last word of each node that leaves.
         choices: By job: the departure that chose the generation that all who leave go with.
@@ -114,6 +116,7 @@ class State:
     confirmed: frozenset[str] = _NONE
     waiting: tuple[Agent, ...] = ()
     lost: frozenset[str] = _NONE
+    refused: frozenset[str] = _NONE
     met: frozenset[str] = _NONE
     departures: Mapping[tuple[str, str], Depart] = field(
         default_factory=lambda: MappingProxyType({})
@@ -230,6 +233,8 @@ def after(state: State, event: Event) -> State:
                 state = replace(state, forming=replace(forming, at=at))
         case Confirm(agent, number):
             state = _confirmed(state, agent, number)
+        case Dissolve(agent, number):
+            state = _given_up(state, agent, number)
         case Met(agent, number):
             if number == state.round.number and state.round.rank(agent) is not None:
                 state = replace(state, met=state.met | {agent})
@@ -240,7 +245,7 @@ def after(state: State, event: Event) -> State:
             state = replace(
                 state, closed=False, failed=False, finished=_NONE, epoch=state.epoch + 1,
                 round=Round(), forming=None, confirmed=_NONE, waiting=(), lost=_NONE, met=_NONE,
-                called=False, electorate=(),
+                refused=_NONE, called=False, electorate=(),
             )  # fmt: skip
         case Begin():
             state = replace(state, held=False)
@@ -265,14 +270,13 @@ def _joined(state: State, event: Join) -> State:
     late = event.seen < state.round.number and agent.id not in state.lost
     if late and state.round.rank(agent.id) is not None:
         return state
+    if not (state.survivors or state.forming or state.waiting):
+        # The first one's word holds: a later one's would change what those who train were told.
+        state = replace(state, minimum=event.minimum, maximum=event.maximum)
     others = tuple(one for one in state.waiting if one.id != agent.id)
     waiting = state.waiting if len(others) < len(state.waiting) else (*others, agent)
     return replace(
-        state,
-        minimum=event.minimum,
-        maximum=event.maximum,
-        waiting=waiting,
-        lost=state.lost - {agent.id},
+        state, waiting=waiting, lost=state.lost - {agent.id}, refused=state.refused - {agent.id}
     )
 
 
@@ -336,13 +340,25 @@ def _departed(state: State, event: Depart) -> State:
     return _dissolved(state, {one.id for one in forming if state.departs(one)})
 
 
-def _dissolved(state: State, without: set[str]) -> State:
+def _dissolved(state: State, without: Set[str]) -> State:
     """Without these in it, the round that is forming does not come to stand."""
     forming = state.forming
     if forming is None or not any(one.id in without for one in forming.agents):
         return state
     back = tuple(one for one in forming.agents if one.id not in without)
     return replace(state, forming=None, confirmed=_NONE, waiting=(*back, *state.waiting))
+
+
+def _given_up(state: State, agent: str, number: int) -> State:
+    forming = state.forming
+    if forming is None or forming.number != number or forming.rank(agent) is None:
+        return state
+    first, *others = forming.agents
+    late = frozenset(one.id for one in others if one.id not in state.confirmed)
+    if late and len(late) < len(others):
+        return _dissolved(replace(state, lost=state.lost | late, refused=late), late)
+    state = _dissolved(replace(state, lost=state.lost | {first.id}), {first.id})
+    return replace(state, waiting=(*state.waiting, first))
 
 
 def _confirmed(state: State, agent: str, number: int) -> State:
@@ -353,8 +369,8 @@ def _confirmed(state: State, agent: str, number: int) -> State:
     if len(confirmed) < len(forming.agents) or not forming.at:
         return replace(state, confirmed=confirmed)
     return replace(
-        state, round=forming, forming=None, confirmed=_NONE, lost=_NONE, met=_NONE, called=False,
-        electorate=(),
+        state, round=forming, forming=None, confirmed=_NONE, lost=_NONE, met=_NONE, refused=_NONE,
+        called=False, electorate=(),
     )  # fmt: skip
 
 
@@ -363,17 +379,13 @@ def _formed(state: State) -> State:
     waiting = state.waiting
     if state.forming or state.closed or not waiting or len(waiting) < state.minimum:
         return state
-    if state.moved or state.held:
-        return state
-    if state.round.number and not state.over:
-        return state
-    if state.missing:
+    if state.moved or state.held or state.missing or (state.round.number and not state.over):
         return state
     if not (state.round.number or state.called or len(waiting) >= state.maximum):
         return state
     # Ranks stay what they were as far as they can: the first rank's data is the warmest.
-    ranks = {agent.id: rank for rank, agent in enumerate(state.round.agents)}
-    ordered = sorted(waiting, key=lambda agent: ranks.get(agent.id, len(ranks)))
+    last = [one.id for one in state.round.agents if one.id not in state.lost]
+    ordered = sorted(waiting, key=lambda a: last.index(a.id) if a.id in last else len(last))
     agents = tuple(ordered[: state.maximum])
     if not _quorate(state, agents):
         return state

@@ -42,6 +42,8 @@ class Settings:
         join_seconds: That a round may take to form while no other runs, and that whoever waits
             for one does without the store. [``join_timeout``]
         call_seconds: That the first round waits for more than the minimum. [``last_call_timeout``]
+        confirm_seconds: That a round may take from when all are there until all have reached its first
+            rank; then it is formed anew, another node first or without who has not. [``confirm_timeout``]
         return_seconds: That a new log in this agent's own store waits for word that the job has one
             elsewhere, since this address was served the last time. [``return_timeout``]
         connect_seconds: That the store may take to answer at first. [``connect_timeout``]
@@ -64,6 +66,7 @@ class Settings:
     socket: str = _SOCKET
     join_seconds: float = 600.0
     call_seconds: float = 30.0
+    confirm_seconds: float = 60.0
     return_seconds: float = 2.0
     connect_seconds: float = 60.0
     meet_seconds: float = 5.0
@@ -98,6 +101,7 @@ def read_settings(parameters: Parameters) -> Settings:
         socket=os.environ.get("EVAC_SOCKET") or _SOCKET,
         join_seconds=_seconds(parameters, "join_timeout", 600.0),
         call_seconds=_seconds(parameters, "last_call_timeout", 30.0),
+        confirm_seconds=_seconds(parameters, "confirm_timeout", 60.0),
         return_seconds=_seconds(parameters, "return_timeout", 2.0),
         connect_seconds=_seconds(parameters, "connect_timeout", 60.0),
         meet_seconds=_seconds(parameters, "meet_timeout", 5.0),

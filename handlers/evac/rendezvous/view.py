@@ -12,7 +12,7 @@ from threading import Condition
 
 from evac.rendezvous import log
 from evac.rendezvous.address import Address
-from evac.rendezvous.events import Confirm, Depart, Event, Gone, Leave, Moved, decode, encode
+from evac.rendezvous.events import Confirm, Depart, Event, Gone, Join, Leave, Moved, decode, encode
 from evac.rendezvous.keys import Keys
 from evac.rendezvous.rounds import Agent, State, after
 from evac.rendezvous.services import first_entry, outranks, renewed, untold
@@ -150,6 +150,11 @@ class View:
             return
         before = self.state
         self.state = after(before, event)
+        if isinstance(event, Join) and not self._as_told(event):
+            logger.warning(
+                "%s was started with --nnodes=%d:%d; the job goes by %d:%d, as its first node said",
+                event.node, event.minimum, event.maximum, self.state.minimum, self.state.maximum,
+            )  # fmt: skip
         if isinstance(event, Gone) and event.by:
             logger.warning(
                 "agent %s was not heard of for too long (says %s)", event.agent, event.by
@@ -159,6 +164,9 @@ class View:
         stands = self.state.round
         if stands.number != before.round.number and stands.rank(self.me.id) == 0:
             self.due = Snapshot(self.position, 0, self.state, self.service)
+
+    def _as_told(self, event: Join) -> bool:
+        return (event.minimum, event.maximum) == (self.state.minimum, self.state.maximum)
 
     def host_has_died(self) -> None:
         """Its agent served the log, and nobody does now: so the log moves, as when a host leaves."""

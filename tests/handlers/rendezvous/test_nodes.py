@@ -13,6 +13,7 @@ import pytest
 
 from evac.rendezvous import log
 from evac.rendezvous.address import Address
+from evac.rendezvous.events import Join, encode
 from tests.handlers.rendezvous.nodes import (
     Node,
     depart,
@@ -357,4 +358,24 @@ def test_departures_at_random_leak_nothing(store: Address, seed: int) -> None:
     assert min(alive) >= found.since
     assert len(alive) < 64
     keys.close()
+    end(*nodes)
+
+
+def test_whose_time_is_over_leaves_and_closes_nothing(store: Address) -> None:
+    hasty = Node("a", store, conf={"join_seconds": 0.5}).start()
+
+    assert "waiting for 1 more node" in str(hasty.join())
+
+    nodes = start(store, "bc")
+    end(*nodes.values())
+
+
+def test_who_neither_serves_a_round_nor_reaches_it_holds_nobody_up(store: Address) -> None:
+    """It is the first: another serves the next round, and the one after that goes without it."""
+    with closing(open_keys(store)) as keys:
+        log.append(keys, 0, encode(Join("x", "node-x", "boot", 2, 3)))
+    nodes = [Node(name, store, conf={"confirm_seconds": 0.3}).start() for name in "bc"]
+
+    until("they go on", work_together(nodes))
+
     end(*nodes)

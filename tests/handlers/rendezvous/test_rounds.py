@@ -10,6 +10,7 @@ from evac.rendezvous.events import (
     Close,
     Confirm,
     Depart,
+    Dissolve,
     Event,
     Gone,
     Join,
@@ -71,6 +72,7 @@ events = st.one_of(
     st.builds(Open, agents, numbers, st.just("h:1")),
     st.builds(Confirm, agents, numbers),
     st.builds(Met, agents, numbers),
+    st.builds(Dissolve, agents, numbers),
     st.builds(Leave, agents),
     st.builds(Gone, agents),
     st.builds(
@@ -95,9 +97,9 @@ def test_a_round_has_room_for_all_in_it_and_none_that_has_left(said: list[Event]
             assert state.minimum <= len(names) <= state.maximum
             assert not any(state.departs(agent) for agent in forming.agents)
             assert forming.number > before.last
-            # Who was in the last round keeps its place among those who were.
-            old = [agent.id for agent in state.round.agents if agent.id in names]
-            assert [name for name in names if state.round.rank(name) is not None] == old
+            # Who was in the last round, and held none up since, keeps its place among those who were.
+            kept = [one.id for one in state.round.agents if one.id not in state.lost]
+            assert [name for name in names if name in kept] == [n for n in kept if n in names]
         if state.round.number != before.round.number:
             assert before.forming is not None
             assert state.round.agents == before.forming.agents
@@ -206,6 +208,45 @@ def test_a_round_that_loses_one_before_it_stands_forms_anew_by_itself() -> None:
     state = stand(after(state, Call("a")))
 
     assert [agent.id for agent in state.round.agents] == ["a", "b"]
+
+
+def test_a_first_rank_that_nobody_reaches_serves_nothing_the_next_time() -> None:
+    state = running("a", "b", "c")
+    state = fold(state, depart("c"), join("b", state), join("a", state))
+    assert state.forming is not None
+    assert [agent.id for agent in state.forming.agents] == ["a", "b"]
+
+    state = fold(state, Open("a", 2, "h:1"), Confirm("a", 2), Dissolve("b", 2))
+
+    assert state.forming is not None
+    assert [agent.id for agent in state.forming.agents] == ["b", "a"]
+    assert [agent.id for agent in stand(state).round.agents] == ["b", "a"]
+
+
+def test_who_alone_does_not_reach_the_first_rank_is_left_behind() -> None:
+    state = running("a", "b", "c")
+    state = fold(state, Met("a", 1), *(join(name, state) for name in "abc"))
+    state = fold(state, Open("a", 2, "h:1"), Confirm("a", 2), Confirm("b", 2), Dissolve("c", 2))
+
+    assert state.refused == {"c"}
+    assert [agent.id for agent in stand(state).round.agents] == ["a", "b"]
+    # ... and may come back.
+    assert after(state, join("c", state)).refused == frozenset()
+
+
+def test_an_older_round_cannot_be_given_up_nor_one_by_a_stranger() -> None:
+    state = fold(State(), join("a"), join("b"), join("c"))
+
+    assert fold(state, Dissolve("a", 0), Dissolve("z", 1)) == state
+
+
+def test_the_first_one_says_how_many_nodes_there_are_to_be() -> None:
+    state = fold(running("a", "b"), join("d", minimum=1, maximum=9))
+    assert (state.minimum, state.maximum) == (2, 3)
+
+    state = fold(state, Leave("a"), Leave("b"), Leave("d"), join("e", minimum=1, maximum=9))
+
+    assert (state.minimum, state.maximum) == (1, 9)
 
 
 def test_a_replacement_ends_the_round_and_comes_last_in_the_next() -> None:
