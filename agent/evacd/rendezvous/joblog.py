@@ -45,20 +45,30 @@ def entry_of(departure: Departure) -> bytes:
     )
 
 
-async def append(keys: Keys, text: bytes) -> Choices:
+async def append(keys: Keys, text: bytes, *, served: bool = False) -> State | None:
     """Write *text* as the first entry that is free.
 
     Never in front of the last snapshot: what lies there is deleted, and nobody reads it.
 
+    Args:
+        served: Only where the log is served by now.
+
     Returns:
-        What the jobs of this log have chosen by then, *text* included.
+        What is known of the job by then, *text* included; None where the log is not served.
     """
     number, state = await _begin(keys)
+    if served and not state.term:
+        return None
     first = number
     while (found := await keys.create(log.entry(number), text)) != text:
         state = _with(state, found, number - first)
         number += 1
-    return _with(state, text, 0).choices
+    return _with(state, text, 0)
+
+
+def heirs(state: State) -> tuple[str, ...]:
+    """``host:port`` of where the log may go on, once the node that serves it has left."""
+    return tuple(agent.standby for agent in state.successors()) if state.moves else ()
 
 
 async def choices(keys: Keys) -> Choices:

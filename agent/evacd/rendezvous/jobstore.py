@@ -11,15 +11,17 @@ import socket
 from asyncio import TaskGroup
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 
 import aiohttp
 
-from evac.rendezvous.address import ETCD, Address, parse
+from evac.rendezvous.address import ETCD, Address, parse, split_endpoint
 from evac.rendezvous.choices import Choices, generation_of
+from evac.rendezvous.rounds import State
 from evacd.clock import Clock
 from evacd.rendezvous import Agreed, Departure, Word
 from evacd.rendezvous.etcd import Etcd
-from evacd.rendezvous.joblog import Keys, append, choices, entry_of
+from evacd.rendezvous.joblog import Keys, append, choices, entry_of, heirs
 from evacd.rendezvous.tcpstore import TcpStore
 
 # A job meets in one store; more than one is heard of while it moves.
@@ -62,6 +64,9 @@ class JobStoreAnnouncer:
         self._agreed = agreed
         # Its workers are stopped soon after the first word, and may be forgotten.
         self._told: dict[str, tuple[str, ...]] = {}
+        # By store, in the order in which they were heard of: where its log goes on, if it lies in a
+        # node that leaves.
+        self._heirs: dict[str, tuple[Address, ...]] = {}
 
     def concerns(self, departure: Departure) -> bool:
         """Whether there is a store to tell."""
@@ -119,21 +124,60 @@ class JobStoreAnnouncer:
         try:
             async with asyncio.timeout_at(deadline):
                 while True:
-                    limit = self._timeout_seconds * _TRY_SHARE
-                    try:
-                        async with asyncio.timeout(limit), _opened(address, self._session) as keys:
-                            self._read(job, await append(keys, text))
-                            return None
-                    except _Forbidden as error:
-                        return str(error)
-                    except TimeoutError:
-                        wrong = f"no answer within {limit:g} s"
-                    except (OSError, aiohttp.InvalidURL) as error:
-                        wrong = str(error) or type(error).__name__
+                    reason = await self._try_all(store, address, job, text)
+                    if not reason or isinstance(reason, _Forbidden):
+                        return str(reason) or None
+                    wrong = reason
                     await asyncio.sleep(pause)
                     pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
         except TimeoutError:
             return f"{wrong}; not told within {self._timeout_seconds:g} s"
+
+    async def _try_all(
+        self, store: str, address: Address, job: str, text: bytes
+    ) -> "str | _Forbidden":
+        """Once in the store, and where its log may be served since; "" if it stands in one of them."""
+        places = self._heirs.get(store, ())
+        async with TaskGroup() as tasks:
+            later = [tasks.create_task(self._try_heir(one, job, text)) for one in places]
+            wrong = await self._try(store, address, job, text)
+        return "" if any(task.result() for task in later) else wrong
+
+    async def _try(self, store: str, address: Address, job: str, text: bytes) -> "str | _Forbidden":
+        limit = self._timeout_seconds * _TRY_SHARE
+        try:
+            async with asyncio.timeout(limit), _opened(address, self._session) as keys:
+                state = await append(keys, text)
+        except _Forbidden as error:
+            return error
+        except TimeoutError:
+            return f"no answer within {limit:g} s"
+        except (OSError, aiohttp.InvalidURL) as error:
+            return str(error) or type(error).__name__
+        if state is not None:
+            self._read(job, state.choices)
+            self._inherit(store, address, state)
+        return ""
+
+    async def _try_heir(self, address: Address, job: str, text: bytes) -> bool:
+        """Whether the log is served there by now, and was told."""
+        limit = self._timeout_seconds * _TRY_SHARE
+        with suppress(_Forbidden, TimeoutError, OSError):
+            async with asyncio.timeout(limit), _opened(address, self._session) as keys:
+                state = await append(keys, text, served=True)
+            if state is not None:
+                self._read(job, state.choices)
+                return True
+        return False
+
+    def _inherit(self, store: str, address: Address, state: State) -> None:
+        """The agent that serves the log may be gone at the next word."""
+        found = [split_endpoint(one, 0) for one in heirs(state)[:_MOST_STORES]]
+        self._heirs.pop(store, None)
+        if found:
+            self._heirs[store] = tuple(replace(address, host=h, port=p) for h, p in found)
+            if len(self._heirs) > _MOST_JOBS:
+                del self._heirs[next(iter(self._heirs))]
 
 
 class _Forbidden(Exception):

@@ -13,7 +13,8 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined] # public, b
 from evac.generation import Generation
 from evac.rendezvous import log
 from evac.rendezvous.events import Depart, decode
-from evac.rendezvous.rounds import State
+from evac.rendezvous.rounds import Agent, Round, State, hosted
+from evac.rendezvous.services import first_entry, taken_over
 from evac.rendezvous.snapshot import Snapshot, dump
 from evac.rendezvous.torch_keys import TorchKeys, connect
 from evacd.clock import SystemClock
@@ -116,6 +117,34 @@ async def test_the_store_is_remembered_when_its_workers_are_not(
     assert tells.concerns(lost)
     assert await tells.announce(lost) is None
     assert len(entries(keys)) == 2
+
+
+async def test_what_became_of_the_bytes_reaches_those_who_stay_when_the_log_leaves_with_its_host(
+    session: aiohttp.ClientSession, server: TCPStore, keys: TorchKeys
+) -> None:
+    """Which of the others serves it on is not known yet when the departure is told."""
+    others = [TCPStore(HOST, 0, is_master=True, wait_for_workers=False) for _ in range(2)]
+    heirs = [TorchKeys(connect(HOST, one.port, seconds=10), "evac/run") for one in others]
+    host = Agent("a", "gpu-7", "b1", "h:1")
+    stay = [Agent(str(n), f"n{n}", "b", f"{HOST}:{one.port}") for n, one in enumerate(others)]
+    state = hosted(State(round=Round(1, (host, *stay))), host)
+    keys.put(log.SNAPSHOT, dump(Snapshot(0, 0, state)))
+    at = f"tcpstore://{HOST}:{server.port}/evac/run"
+    tells = announcer(session, at, seconds=60.0)
+
+    assert await tells.announce(LEAVING) is None
+    # The host still serves it: nothing is written where nobody reads.
+    assert await tells.announce(replace(LEAVING, word=Word.WRITTEN, sequence=8)) is None
+    assert [len(entries(one)) for one in (keys, *heirs)] == [2, 0, 0]
+
+    moved = taken_over(state, stay[1], 1, f"{HOST}:{server.port}")
+    heirs[1].put(log.SNAPSHOT, dump(Snapshot(first_entry(1), first_entry(1), moved)))
+    assert await tells.announce(replace(LEAVING, word=Word.DURABLE, sequence=9)) is None
+
+    (said,) = entries(heirs[1], first_entry(1))
+    assert isinstance(said, Depart)
+    assert said.word == "durable"
+    assert entries(heirs[0]) == []
 
 
 async def test_a_configured_store_hears_of_all_jobs(
