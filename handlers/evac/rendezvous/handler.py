@@ -32,11 +32,10 @@ from torch.distributed.elastic.rendezvous import (
 )
 
 from evac._clock import monotonic
-from evac.rendezvous import BACKEND
+from evac.rendezvous import BACKEND, exit_barrier
 from evac.rendezvous.address import LONGEST, Address, split_endpoint
 from evac.rendezvous.ending import Ending, ending
 from evac.rendezvous.events import Anew, Begin, Call, Close, Join, Leave, Met
-from evac.rendezvous.exit_barrier import finishing
 from evac.rendezvous.follower import Follower
 from evac.rendezvous.forming import Part
 from evac.rendezvous.opening import open_keys
@@ -96,9 +95,10 @@ class EvacHandler(RendezvousHandler):
         )
         # The run of the job that this agent has a part in.
         self._epoch: int | None = None
-        # The round that this agent is in, and its store.
+        # The round that this agent is in, its store, and when its workers must have finished.
         self._number = 0
         self._store: TCPStore | None = None
+        self._finish_by: float | None = None
         self._part_in = Part(self._me.id, settings, self._follower)
         self._ended = False
         self._own_node = OwnNode(settings.socket, self._me, self._follower.say)
@@ -158,8 +158,10 @@ class EvacHandler(RendezvousHandler):
         if state.closed or not self._over(state):
             return 0
         if self._in_round(state):
-            if self._store is not None and finishing(PrefixStore(_PREFIX, self._store)):
-                return 0
+            if self._store is not None and exit_barrier.finishing(
+                PrefixStore(_PREFIX, self._store)
+            ):
+                return int(state.departs(self._me) and self._is_late())
             self._meet()
         return max(len(state.waiting), 1)
 
@@ -174,6 +176,7 @@ class EvacHandler(RendezvousHandler):
         while True:
             state, now = follower.state, monotonic()
             if state.departs(self._me):
+                self._skip_barrier()
                 self._leave()
                 raise SystemExit(0)
             ends = self._ends(state, deserted=deserted)
@@ -217,6 +220,8 @@ class EvacHandler(RendezvousHandler):
         if not well:
             follower.wait(lambda s: s.departs(me), _NOTICE_SECONDS)
         if follower.state.departs(me):
+            if not well:
+                self._skip_barrier()
             self._leave()
             return True
         follower.say(self._close(well=well))
@@ -236,6 +241,11 @@ class EvacHandler(RendezvousHandler):
         number, rank = state.round.number, state.round.rank(self._me.id)
         return number == self._number and rank is not None
 
+    def _is_late(self) -> bool:
+        """Whether this agent's workers, of which others have finished, have had time to finish too."""
+        self._finish_by = self._finish_by or monotonic() + self._settings.meet_seconds
+        return monotonic() >= self._finish_by
+
     def _meet(self) -> None:
         """Wait until every agent of the round knows that it is over."""
         number, follower = self._number, self._follower
@@ -254,6 +264,13 @@ class EvacHandler(RendezvousHandler):
         names = sorted({agent.node for agent in state.leavers})
         why = f"{', '.join(names)} leaves" if names else "the membership changed"
         logger.warning("round %d is over: %s; workers restart", number, why)
+
+    def _skip_barrier(self) -> None:
+        """Who has finished waits for this agent, which ends without that."""
+        state = self._follower.state
+        if self._store is not None and self._in_round(state):
+            store = PrefixStore(_PREFIX, self._store)
+            exit_barrier.depart(store, len(state.round.agents))
 
     def _leave(self) -> None:
         """This node leaves: end well, and leave the rendezvous as it is."""
@@ -293,6 +310,7 @@ class EvacHandler(RendezvousHandler):
         return forming or any(agent.id == me for agent in state.waiting)
 
     def _enter(self, stands: Round, rank: int) -> RendezvousInfo:
+        self._finish_by = None
         self._number, self._store = stands.number, self._part_in.store(stands)
         where = str(self._follower.address)
         # Longer, no worker could pass it on.

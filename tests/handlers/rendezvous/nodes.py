@@ -10,6 +10,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from threading import Thread
 
+from torch.distributed import Store  # type: ignore[attr-defined] # public, but not in __all__
+from torch.distributed.elastic.agent.server import api
+from torch.distributed.elastic.utils import store as store_util
+
 from evac.rendezvous import log
 from evac.rendezvous.address import Address, split_endpoint
 from evac.rendezvous.etcd_keys import EtcdKeys
@@ -20,6 +24,8 @@ from evac.rendezvous.settings import Settings
 from evac.rendezvous.torch_keys import TorchKeys, connect
 
 HOST = "127.0.0.1"
+# What agents wait in for each other at the end of a job.
+_BARRIER = api._TERMINAL_STATE_SYNC_ID  # pyright: ignore[reportPrivateUsage]
 PATIENCE_SECONDS = 60.0
 
 
@@ -47,13 +53,20 @@ class Node:
     rounds: list[Stood] = field(default_factory=list[Stood])
     ended: object = None
     works: bool = False
+    barrier: bool = False
     handler: EvacHandler | None = None
+    _store: "Store | None" = None
 
     def start(self) -> "Node":
         self._finish = threading.Event()
         self._thread = Thread(target=self._run, name=self.name, daemon=True)
         self._thread.start()
         return self
+
+    def store(self) -> Store:
+        """Of the round that it is in."""
+        assert self._store is not None
+        return self._store
 
     def finish(self) -> None:
         self._finish.set()
@@ -102,6 +115,7 @@ class Node:
     def _train(self, handler: EvacHandler) -> None:
         while True:
             info = handler.next_rendezvous()
+            self._store = info.store
             # As the agent does: everybody writes, the first reads all and answers, all read that.
             info.store.set(f"role/{info.rank}", self.name)
             if info.rank == 0:
@@ -116,6 +130,8 @@ class Node:
             self.works = True
             while handler.num_nodes_waiting() == 0:
                 if self._finish.wait(0.01):
+                    if self.barrier:
+                        store_util.barrier(info.store, info.world_size, _BARRIER, PATIENCE_SECONDS)
                     return
             self.works = False
 

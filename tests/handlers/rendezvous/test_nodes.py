@@ -14,6 +14,7 @@ import pytest
 from evac.rendezvous import log
 from evac.rendezvous.address import Address
 from evac.rendezvous.events import Join, encode
+from evac.rendezvous.exit_barrier import finishing
 from tests.handlers.rendezvous.nodes import (
     Node,
     depart,
@@ -379,3 +380,18 @@ def test_who_neither_serves_a_round_nor_reaches_it_holds_nobody_up(store: Addres
     until("they go on", work_together(nodes))
 
     end(*nodes)
+
+
+def test_who_has_finished_does_not_wait_for_who_leaves_instead(tcpstore: Address) -> None:
+    nodes = [
+        Node(name, tcpstore, barrier=True, conf={"meet_seconds": 0.5}).start() for name in "abc"
+    ]
+    until("the first round", work_together(nodes))
+    nodes[0].finish()
+    nodes[1].finish()
+    until("one waits", lambda: finishing(nodes[2].store()))
+
+    depart(tcpstore, "c")
+
+    assert [node.join() for node in nodes] == ["finished", "finished", 0]
+    assert {len(node.rounds) for node in nodes} == {1}
