@@ -57,7 +57,16 @@ class Reader:
         self._old: tuple[Address, int] | None = None
 
     def run(self) -> None:
-        """Until the agent ends."""
+        """Until the agent ends, whatever goes wrong: without this thread it would be deaf."""
+        while not self._view.ended:
+            try:
+                self._run()
+            except Exception as error:
+                logger.exception("reading the rendezvous log failed; it is opened anew")
+                self._view.in_trouble(str(error) or type(error).__name__)
+                self._view.rest(_LAST_PAUSE)
+
+    def _run(self) -> None:
         view, pause = self._view, _FIRST_PAUSE
         lost_at: float | None = None
         while not view.ended:

@@ -18,7 +18,7 @@ from evac.rendezvous.view import View
 
 logger = logging.getLogger("evac")
 
-_PAUSE = 0.2
+_PAUSE, _LAST_PAUSE = 0.2, 2.0
 _POLL_SECONDS = 0.02
 
 
@@ -30,38 +30,47 @@ class Writer:
         self._pulses = pulses
         self._clock = clock
         self._marks = count(1)
+        # The reader's connection over which was written last.
+        self._line = 0
 
     def run(self) -> None:
-        """Until the agent ends."""
-        view, pulses = self._view, self._pulses
-        keys, line = None, 0
-        while not view.ended:
-            with view.changed:
-                view.changed.wait_for(
-                    self._has_work, max(pulses.next - self._clock(), 0.0) if view.line else 1.0
-                )
-            if not view.line or (view.trouble and view.line == line):
-                view.rest(_POLL_SECONDS)
-                continue
+        """Until the agent ends, whatever goes wrong: without this thread it would be mute."""
+        while not self._view.ended:
             try:
-                if keys is None or line != view.line:
-                    if keys is not None:
-                        keys.close()
-                    line, keys = view.line, view.open(view.address)
-                    pulses.anew()
-                if not self._speak(keys, line):
-                    self._wait(partial(self._is_elsewhere, line))
-                    continue
-                if pulses.next <= self._clock():
-                    self._beat(keys, line)
+                self._run()
             except Unreachable as error:
                 logger.debug("could not write: %s", error)
-                if keys is not None:
-                    keys.close()
-                keys = None
-                view.rest(_PAUSE)
-        if keys is not None:
-            keys.close()
+                self._view.rest(_PAUSE)
+            except Exception:
+                logger.exception("writing to the rendezvous log failed; it is opened anew")
+                self._view.rest(_LAST_PAUSE)
+
+    def _run(self) -> None:
+        view, pulses = self._view, self._pulses
+        keys = None
+        try:
+            while not view.ended:
+                with view.changed:
+                    view.changed.wait_for(
+                        self._has_work, max(pulses.next - self._clock(), 0.0) if view.line else 1.0
+                    )
+                if not view.line or (view.trouble and view.line == self._line):
+                    view.rest(_POLL_SECONDS)
+                    continue
+                if keys is None or self._line != view.line:
+                    if keys is not None:
+                        keys.close()
+                    self._line = view.line
+                    keys = view.open(view.address)
+                    pulses.anew()
+                if not self._speak(keys, self._line):
+                    self._wait(partial(self._is_elsewhere, self._line))
+                    continue
+                if pulses.next <= self._clock():
+                    self._beat(keys, self._line)
+        finally:
+            if keys is not None:
+                keys.close()
 
     def _has_work(self) -> bool:
         view = self._view

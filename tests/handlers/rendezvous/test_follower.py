@@ -2,9 +2,12 @@
 
 import threading
 
+import pytest
+
 from evac.rendezvous.address import Address
 from evac.rendezvous.events import Leave
 from evac.rendezvous.follower import Follower
+from evac.rendezvous.keys import Keys
 from evac.rendezvous.rounds import Agent
 from tests.handlers.rendezvous.nodes import open_keys
 
@@ -20,3 +23,26 @@ def test_who_has_left_has_no_thread_in_the_store_any_more(store: Address) -> Non
     follower.close(60.0)
 
     assert set(threading.enumerate()) <= before
+
+
+def test_a_fault_of_ours_ends_no_thread(store: Address, caplog: pytest.LogCaptureFixture) -> None:
+    """One that was not foreseen, the first time that each of them opens the store."""
+    faults = {"evac-rdzv-read", "evac-rdzv-write"}
+
+    def open_badly(address: Address) -> Keys:
+        if (name := threading.current_thread().name) in faults:
+            faults.remove(name)
+            raise KeyError(name)
+        return open_keys(address)
+
+    follower = Follower(store, Agent("a", "node-a", "boot"), open_badly)
+    follower.start()
+    assert follower.wait(lambda _: follower.connected, 60.0)
+
+    follower.say(Leave("a"))
+    follower.close(60.0)
+
+    assert follower.idle
+    assert not faults
+    assert "reading the rendezvous log failed" in caplog.text
+    assert "writing to the rendezvous log failed" in caplog.text
