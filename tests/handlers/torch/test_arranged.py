@@ -37,6 +37,8 @@ def _notice(rank: int, folder: str) -> None:
 
 def _after_another_world(rank: int, folder: str) -> None:
     """As `_notice`, in a world of one that stayed and one that is new: it was formed again in place."""
+    # Who leaves before the other has connected ends the other's start.
+    dist.barrier()
     dist.destroy_process_group()
     if rank == 0:
         ranks.join(0, 1, f"{folder}/before")
