@@ -48,7 +48,9 @@ def entry_of(departure: Departure) -> bytes:
 async def append(keys: Keys, text: bytes, *, served: bool = False) -> State | None:
     """Write *text* as the first entry that is free.
 
-    Never in front of the last snapshot: what lies there is deleted, and nobody reads it.
+    Never in front of the last snapshot: what lies there is deleted, and nobody reads it. A store that has
+    come back empty may be given a new one, by the agents, while this is written: it is looked at again.
+    (Where there is none yet, they look for what was written before it.)
 
     Args:
         served: Only where the log is served by now.
@@ -56,14 +58,18 @@ async def append(keys: Keys, text: bytes, *, served: bool = False) -> State | No
     Returns:
         What is known of the job by then, *text* included; None where the log is not served.
     """
-    number, state = await _begin(keys)
+    first, state = await _begin(keys)
     if served and not state.term:
         return None
-    first = number
-    while (found := await keys.create(log.entry(number), text)) != text:
-        state = _with(state, found, number - first)
-        number += 1
-    return _with(state, text, 0)
+    while True:
+        number = first
+        while (found := await keys.create(log.entry(number), text)) != text:
+            state = _with(state, found, number - first)
+            number += 1
+        at, latest = await _begin(keys)
+        if at == first:
+            return _with(state, text, 0)
+        first, state = at, latest
 
 
 def heirs(state: State) -> tuple[str, ...]:

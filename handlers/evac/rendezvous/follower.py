@@ -21,6 +21,8 @@ from evac.rendezvous.writer import Writer
 logger = logging.getLogger("evac")
 
 _LAST_WORDS_SECONDS, _LAST_READ_SECONDS = 0.2, 5.0
+# How long whoever serves the log next may take to begin, of the time until an agent counts as gone.
+_PATIENCE = 2 / 3
 
 
 class Follower:
@@ -46,7 +48,8 @@ class Follower:
     ) -> None:
         tempo = tempo or Tempo()
         self.view = View(address, me, open_keys, fresh or State())
-        self._reader = Reader(self.view, standby, clock)
+        patience = tempo.dead_seconds * _PATIENCE
+        self._reader = Reader(self.view, standby, clock, patience_seconds=patience)
         pulses = Pulses(me.id, tempo.beat_seconds, tempo.dead_seconds)
         writer = Writer(self.view, pulses, clock)
         self._threads = [
@@ -63,6 +66,11 @@ class Follower:
     def state(self) -> State:
         """What the log has said so far."""
         return self.view.state
+
+    @property
+    def stays(self) -> bool:
+        """Whether this agent's node does."""
+        return self.view.stays
 
     @property
     def address(self) -> Address:

@@ -175,9 +175,7 @@ class EvacHandler(RendezvousHandler):
         deserted = follower.state.deserted
         while True:
             state, now = follower.state, monotonic()
-            if state.departs(self._me):
-                self._skip_barrier()
-                self._leave()
+            if not follower.stays and self._leave():
                 raise SystemExit(0)
             ends = self._ends(state, deserted=deserted)
             rank = state.round.rank(self._me.id)
@@ -218,11 +216,8 @@ class EvacHandler(RendezvousHandler):
             return True
         well = error is None
         if not well:
-            follower.wait(lambda s: s.departs(me), _NOTICE_SECONDS)
-        if follower.state.departs(me):
-            if not well:
-                self._skip_barrier()
-            self._leave()
+            follower.wait(lambda _: not follower.stays, _NOTICE_SECONDS)
+        if not follower.stays and self._leave(finished=well):
             return True
         follower.say(self._close(well=well))
         if self.serves:
@@ -272,18 +267,22 @@ class EvacHandler(RendezvousHandler):
             store = PrefixStore(_PREFIX, self._store)
             exit_barrier.depart(store, len(state.round.agents))
 
-    def _leave(self) -> None:
-        """This node leaves: end well, and leave the rendezvous as it is."""
-        logger.warning(
-            "node %s leaves: this agent ends, and the job goes on elsewhere", self._me.node
-        )
+    def _leave(self, *, finished: bool = False) -> bool:
+        """This node leaves: end well, and leave the rendezvous as it is; False if it stays after all."""
+        me, follower = self._me, self._follower
+        logger.warning("node %s leaves: this agent ends, and the job goes on elsewhere", me.node)
         if self.serves:
-            alone = not self._follower.state.survivors
-            self._follower.wait(
-                lambda s: bool(s.survivors) and s.has_met(s.survivors),
+            alone = not follower.state.survivors
+            follower.wait(
+                lambda s: follower.stays or (bool(s.survivors) and s.has_met(s.survivors)),
                 _LINGER_ALONE_SECONDS if alone else _LINGER_SECONDS,
             )
-        self._end(Leave(self._me.id))
+        if follower.stays:
+            return False
+        if not finished:
+            self._skip_barrier()
+        self._end(Leave(me.id))
+        return True
 
     # --- the next one ----------------------------------------------------------------------
 

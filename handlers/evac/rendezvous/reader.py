@@ -32,8 +32,6 @@ from evac.rendezvous.view import View
 logger = logging.getLogger("evac")
 
 _FIRST_PAUSE, _LAST_PAUSE = 0.2, 2.0
-# How long the one who serves the log next may take to begin.
-_TAKE_OVER_SECONDS = 10.0
 _POLL_SECONDS = 0.02
 # Between two looks at the other services of a log on trial, and at where agents look for it.
 _LOOK_SECONDS = 1.0
@@ -44,14 +42,31 @@ class Reader:
 
     Args:
         standby: Keys of the server that this agent would serve the log from; None if it has none.
+        patience_seconds: That the one who serves the log next may take to begin.
     """
 
-    def __init__(self, view: View, standby: Callable[[], Keys] | None, clock: Monotonic) -> None:
+    def __init__(
+        self,
+        view: View,
+        standby: Callable[[], Keys] | None,
+        clock: Monotonic,
+        *,
+        patience_seconds: float,
+    ) -> None:
         self._view = view
         self._standby = standby
         self._clock = clock
-        # A connection that another thread goes on with.
-        self._lent: Keys | None = None
+        self._patience_seconds = patience_seconds
+        self._keys: Keys | None = None
+        self._pause = _FIRST_PAUSE
+        # Since when the store has not answered.
+        self._lost_at: float | None = None
+        self._looked_at = clock()
+        # While the log moves: who was waited for long enough, who is waited for, and until when.
+        self._given_up: set[str] = set()
+        self._waits_for, self._until = "", 0.0
+        # Nobody is where it was to go: the old log may have more to say, if it can be reached.
+        self._returns = False
         # What was said to all of a round, until it is said also where the log was before.
         self._farewell: list[Event] = []
         self._old: tuple[Address, int] | None = None
@@ -63,41 +78,57 @@ class Reader:
                 self._run()
             except Exception as error:
                 logger.exception("reading the rendezvous log failed; it is opened anew")
+                self._hang_up()
                 self._view.in_trouble(str(error) or type(error).__name__)
                 self._view.rest(_LAST_PAUSE)
+        self._hang_up()
 
     def _run(self) -> None:
-        view, pause = self._view, _FIRST_PAUSE
-        lost_at: float | None = None
+        view = self._view
         while not view.ended:
-            try:
-                keys = view.open(view.address)
+            seconds = self.step()
+            if seconds is not None:
+                view.rest(seconds)
+            elif self._keys is not None:
                 try:
-                    view.begin(keys)
-                    with view.changed:
-                        view.line += 1
-                        view.trouble = ""
-                        view.changed.notify_all()
-                    pause, lost_at = _FIRST_PAUSE, None
-                    self._follow(keys)
-                finally:
-                    if keys is not self._lent:
-                        keys.close()
-            except Unreachable as error:
-                now = self._clock()
-                lost_at = now if lost_at is None else lost_at
-                view.in_trouble(str(error))
-                # Who serves a log on trial may vanish without a word; the trial of another is as good.
-                forced = view.on_trial and now - lost_at >= _TAKE_OVER_SECONDS
-                if view.goes or forced:
-                    self._move(None, forced=forced)
-                elif self._look_round():
-                    lost_at = None
-                elif orphaned(view.state, error):
-                    view.host_has_died()
-                else:
-                    view.rest(pause)
-                    pause = min(pause * 2, _LAST_PAUSE)
+                    self._keys.wait(log.entry(view.position))
+                except Unreachable as error:
+                    view.rest(self._failed(error))
+
+    def step(self) -> float | None:
+        """Read what there is, and go where the log goes; blocks no longer than the store does.
+
+        Returns:
+            Seconds until the next one is due; None where that is when there is one more entry.
+        """
+        view = self._view
+        try:
+            if self._keys is None and (self._returns or not view.service or not view.goes):
+                self._returns = False
+                self._keys = view.open(view.address)
+                view.begin(self._keys)
+                view.connected()
+                self._pause, self._lost_at = _FIRST_PAUSE, None
+            elif self._keys is not None:
+                view.catch_up(self._keys)
+        except Unreachable as error:
+            return self._failed(error)
+        moved = view.state.moved
+        if view.stale or (moved is not None and moved.at == view.address.endpoint):
+            # Another service of it has begun in this very store.
+            self._returns = True
+            self._hang_up()
+            return _POLL_SECONDS
+        if view.goes:
+            return self._move(forced=False)
+        self._given_up, self._waits_for = set(), ""
+        if not view.state.electorate:
+            return None
+        # On trial, no wait without an end: the log may count more elsewhere.
+        if self._clock() - self._looked_at >= _LOOK_SECONDS:
+            self._looked_at = self._clock()
+            self._look_round()
+        return _POLL_SECONDS
 
     def bid_farewell(self, events: Iterable[Event]) -> None:
         """Say *events* also where the log was before it moved, for those who leave with its host."""
@@ -106,25 +137,28 @@ class Reader:
                 self._farewell.extend(events)
                 self._send_farewell()
 
-    def _follow(self, keys: Keys) -> None:
-        view, looked = self._view, self._clock()
-        while not view.ended and not view.stale:
-            moved = view.state.moved
-            if moved is not None and moved.at == view.address.endpoint:
-                return  # another service of it has begun in this very store
-            if view.goes:
-                self._move(keys)
-                return
-            if view.state.electorate:
-                # No wait without an end: the log may count more elsewhere.
-                view.rest(_POLL_SECONDS)
-                if self._clock() - looked >= _LOOK_SECONDS:
-                    looked = self._clock()
-                    if self._look_round():
-                        return
-            else:
-                keys.wait(log.entry(view.position))
-            view.catch_up(keys)
+    def _failed(self, error: Unreachable) -> float:
+        """The store does not answer: look elsewhere; seconds until the next try."""
+        view, now = self._view, self._clock()
+        self._hang_up()
+        self._lost_at = now if self._lost_at is None else self._lost_at
+        view.in_trouble(str(error))
+        # Who serves a log on trial may vanish without a word; the trial of another is as good.
+        forced = view.on_trial and now - self._lost_at >= self._patience_seconds
+        if view.goes or forced:
+            return self._move(forced=forced)
+        if self._look_round():
+            return 0.0
+        if orphaned(view.state, error):
+            view.host_has_died()
+            return 0.0
+        pause, self._pause = self._pause, min(self._pause * 2, _LAST_PAUSE)
+        return pause
+
+    def _hang_up(self) -> None:
+        keys, self._keys = self._keys, None
+        if keys is not None:
+            keys.close()
 
     def _look_round(self) -> bool:
         view = self._view
@@ -132,39 +166,35 @@ class Reader:
         if found is None:
             return False
         agent, snapshot = found
-        self._moved(agent.standby, snapshot, None)
+        self._hang_up()
+        self._moved(agent.standby, snapshot, reached=False)
         return True
 
     # --- the log moves ---------------------------------------------------------------------
 
-    def _move(self, old: Keys | None, *, forced: bool = False) -> None:
-        """Go where the log is served next, or serve it."""
+    def _move(self, *, forced: bool) -> float:
+        """Go where the log is served next, or serve it; seconds until the next look."""
         view = self._view
-        given_up: set[str] = set()
-        waits_for, until = "", 0.0
-        while not view.ended and view.stays and (view.goes or forced):
-            target = aim(view.state, given_up, forced=forced)
-            if target is None:
-                view.in_trouble("the node that serves the store leaves, and nobody can take over")
-                view.rest(_LAST_PAUSE)
-                return
-            if target.agent == view.me.id and self._standby is not None:
-                if old is None or target.said or self._claims(old, target):
-                    self._serve(self._standby(), target.term, old)
-                    return
-                continue
-            if target.at != waits_for:
-                waits_for, until = target.at, self._clock() + _TAKE_OVER_SECONDS
-            found = look(view.open, place(view.address, target.at))
-            if found is not None and found.state.term >= target.term:
-                self._moved(target.at, found, old)
-                return
-            # Its node may have heard meanwhile that it leaves, too, or the host's that it stays.
-            old = self._still_read(old)
-            view.rest(_POLL_SECONDS)
-            if self._clock() >= until:
-                given_up.add(target.agent)
-                waits_for = ""
+        target = aim(view.state, self._given_up, forced=forced)
+        if target is None:
+            view.in_trouble("the node that serves the store leaves, and nobody can take over")
+            self._given_up, self._returns = set(), True
+            self._hang_up()
+            return _LAST_PAUSE
+        if target.agent == view.me.id and self._standby is not None:
+            if self._keys is None or target.said or self._claims(self._keys, target):
+                self._serve(self._standby(), target.term)
+            return 0.0
+        if target.at != self._waits_for:
+            self._waits_for, self._until = target.at, self._clock() + self._patience_seconds
+        found = look(view.open, place(view.address, target.at))
+        if found is not None and found.state.term >= target.term:
+            self._moved(target.at, found, reached=self._keys is not None)
+            self._hang_up()
+        elif self._clock() >= self._until:
+            self._given_up.add(target.agent)
+            self._waits_for, self._returns = "", self._keys is None
+        return _POLL_SECONDS
 
     def _claims(self, old: Keys, target: Aim) -> bool:
         """Say in the old log that this agent serves it on; False where that has more to say first."""
@@ -178,15 +208,16 @@ class Reader:
             return True
         return said
 
-    def _serve(self, keys: Keys, term: int, old: Keys | None) -> None:
-        view = self._view
+    def _serve(self, keys: Keys, term: int) -> None:
+        view, old = self._view, self._keys
         state = taken_over(view.state, view.me, term, view.address.endpoint)
         log.erase(keys)  # of an earlier service here
         first = first_entry(term)
         made = Snapshot(first, first, state, f"{view.me.id}.{term}")
         keys.put(log.SNAPSHOT, dump(made))
-        self._lent, last = old, view.position
-        self._moved(view.me.standby, made, old)
+        keys.close()
+        last, self._keys = view.position, None
+        self._moved(view.me.standby, made, reached=old is not None)
         if old is not None:
             told = (old, last, lambda event: view.say([event]), lambda: view.ended)
             Thread(target=forward, args=told, name="evac-rdzv-old", daemon=True).start()
@@ -208,25 +239,14 @@ class Reader:
                 pass  # as a rule: that node has left
             view.rest(_LOOK_SECONDS)
 
-    def _still_read(self, old: Keys | None) -> Keys | None:
-        if old is not None:
-            try:
-                self._view.catch_up(old)
-            except Unreachable:
-                return None
-        return old
-
-    def _moved(self, at: str, found: Snapshot, old: Keys | None) -> None:
+    def _moved(self, at: str, found: Snapshot, *, reached: bool) -> None:
+        """Go there; *reached*: the log can still be written where it was."""
         view = self._view
         with view.changed:
-            self._old = (view.address, view.position) if old is not None else None
-            view.address = place(view.address, at)
-            view.adopt(found)
-            # Whoever writes must not write there any more.
-            view.line += 1
-            view.trouble = "the rendezvous store moves"
+            self._old = (view.address, view.position) if reached else None
+            self._given_up, self._waits_for, self._lost_at = set(), "", None
+            view.move(place(view.address, at), found)
             self._send_farewell()
-            view.changed.notify_all()
         logger.warning(
             "the rendezvous store is served at %s now: start replacements with --rdzv-endpoint=%s",
             at,

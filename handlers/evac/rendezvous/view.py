@@ -12,7 +12,18 @@ from threading import Condition
 
 from evac.rendezvous import log
 from evac.rendezvous.address import Address
-from evac.rendezvous.events import Confirm, Depart, Event, Gone, Join, Leave, Moved, decode, encode
+from evac.rendezvous.events import (
+    STAYING,
+    Confirm,
+    Depart,
+    Event,
+    Gone,
+    Join,
+    Leave,
+    Moved,
+    decode,
+    encode,
+)
 from evac.rendezvous.keys import Keys
 from evac.rendezvous.rounds import Agent, State, after
 from evac.rendezvous.services import first_entry, outranks, renewed, untold
@@ -56,11 +67,16 @@ class View:
         self.due: Snapshot | None = None
         self._fresh = fresh
         self._confirmed = 0
+        # The last word about this agent's own node.
+        self._own: Depart | None = None
 
     @property
     def stays(self) -> bool:
-        """Whether this agent's node does."""
-        return not self.state.departs(self.me)
+        """Whether this agent's node does, as far as was ever heard.
+
+        Another service of the log may not have heard yet that it does so after all.
+        """
+        return self._own is None or self._own.word == STAYING
 
     @property
     def goes(self) -> bool:
@@ -125,7 +141,25 @@ class View:
         with self.changed:
             before, self.state = self.state, found.state
             self.position, self.service = found.at, found.service
+            self._hear_of_own()
             self.say(untold(before, found.state))
+            self.changed.notify_all()
+
+    def move(self, address: Address, found: Snapshot) -> None:
+        """Go by *found*, which lies at *address*."""
+        with self.changed:
+            self.address = address
+            self.adopt(found)
+            # Whoever writes must not write there any more.
+            self.line += 1
+            self.trouble = "the rendezvous store moves"
+            self.changed.notify_all()
+
+    def connected(self) -> None:
+        """The log is followed over a new connection."""
+        with self.changed:
+            self.line += 1
+            self.trouble = ""
             self.changed.notify_all()
 
     def catch_up(self, keys: Keys) -> None:
@@ -161,9 +195,15 @@ class View:
             )
         if isinstance(event, Leave) and event.agent == self.me.id:
             self.ended = True
+        self._hear_of_own()
         stands = self.state.round
         if stands.number != before.round.number and stands.rank(self.me.id) == 0:
             self.due = Snapshot(self.position, 0, self.state, self.service)
+
+    def _hear_of_own(self) -> None:
+        found = self.state.departures.get((self.me.node, self.me.boot))
+        if found is not None and (self._own is None or found.sequence >= self._own.sequence):
+            self._own = found
 
     def _as_told(self, event: Join) -> bool:
         return (event.minimum, event.maximum) == (self.state.minimum, self.state.maximum)

@@ -38,9 +38,18 @@ class Stood:
     master: tuple[str, int]
 
 
+class WorkerFailed(Exception):
+    """What an agent ends with where its worker has failed."""
+
+
 @dataclass
 class Node:
-    """One agent; `start` it, tell it to `finish`, look at what became of it."""
+    """One agent; `start` it, tell it to `finish`, look at what became of it.
+
+    Attributes:
+        left: The handler of an agent that was told to `die`: as a process that has ended, it calls it
+            no more.
+    """
 
     name: str
     address: Address
@@ -55,10 +64,13 @@ class Node:
     works: bool = False
     barrier: bool = False
     handler: EvacHandler | None = None
+    left: EvacHandler | None = None
+    fails: bool = False
     _store: "Store | None" = None
 
     def start(self) -> "Node":
-        self._finish = threading.Event()
+        self._finish, self._dies, self._goes = (threading.Event() for _ in range(3))
+        self._goes.set()
         self._thread = Thread(target=self._run, name=self.name, daemon=True)
         self._thread.start()
         return self
@@ -70,6 +82,23 @@ class Node:
 
     def finish(self) -> None:
         self._finish.set()
+
+    def fail(self) -> None:
+        """Its worker fails, and it may not restart it."""
+        self.fails = True
+        self._finish.set()
+
+    def die(self) -> None:
+        """End without a word."""
+        self._dies.set()
+        self._finish.set()
+
+    def hold(self) -> None:
+        """Its workers take their time to stop, until it is told to `go`."""
+        self._goes.clear()
+
+    def go(self) -> None:
+        self._goes.set()
 
     def join(self) -> object:
         """What it ended with: "finished", an exit code, or an exception."""
@@ -102,7 +131,10 @@ class Node:
                 self._train(self.handler)
             finally:
                 self.works = False
-                self.handler.shutdown()
+                if self._dies.is_set():
+                    self.left = self.handler
+                else:
+                    self.handler.shutdown()
             self.ended = "finished"
         except SystemExit as error:
             self.ended = error.code
@@ -130,10 +162,13 @@ class Node:
             self.works = True
             while handler.num_nodes_waiting() == 0:
                 if self._finish.wait(0.01):
+                    if self.fails:
+                        raise WorkerFailed
                     if self.barrier:
                         store_util.barrier(info.store, info.world_size, _BARRIER, PATIENCE_SECONDS)
                     return
             self.works = False
+            self._goes.wait(PATIENCE_SECONDS)
 
 
 def until(what: str, probe: Callable[[], object], seconds: float = PATIENCE_SECONDS) -> None:
