@@ -89,7 +89,7 @@ class Reader:
             seconds = self.step()
             if seconds is not None:
                 view.rest(seconds)
-            elif self._keys is not None:
+            elif self._keys is not None and not view.ended:
                 try:
                     self._keys.wait(log.entry(view.position))
                 except Unreachable as error:
