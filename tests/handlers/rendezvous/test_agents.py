@@ -343,6 +343,41 @@ def test_fifty_departures_at_random(start: Start, place: Meeting, kind: str) -> 
     assert place.count_keys() == keys
 
 
+SLOW = """\
+import pathlib, sys, time
+folder, node = pathlib.Path(sys.argv[1]), sys.argv[2]
+(folder / node).touch()
+while node == "c" or not (folder / "finish").exists():
+    time.sleep(0.02)
+"""
+
+
+@nightly
+@pytest.mark.parametrize("kind", [TCPSTORE])
+def test_who_has_finished_is_not_kept_by_one_that_leaves(
+    place: Meeting, tmp_path: Path, kind: str
+) -> None:
+    script = tmp_path / "slow.py"
+    script.write_text(SLOW)
+    env, conf = {"LOGLEVEL": "INFO"}, {"meet_timeout": 2}
+    job = place.job(tmp_path / "job", script=script, conf=conf, env=env)
+    try:
+        for node in "abc":
+            job.start(node, is_host=0)
+        job.wait("all work", lambda: all((job.folder / node).exists() for node in "abc"))
+        job.finish()
+        job.wait(
+            "two have finished",
+            lambda: all("Waiting 300 seconds" in job.log_of(node) for node in "ab"),
+        )
+
+        depart(place.address(job), "c")
+
+        assert [job.ended(node) for node in "abc"] == [0, 0, 0]
+    finally:
+        job.close()
+
+
 def test_torchrun_finds_the_backend_by_its_name(tmp_path: Path) -> None:
     """... and says what is wrong with an option."""
     job = Job(tmp_path / "job")
