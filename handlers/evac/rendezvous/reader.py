@@ -31,7 +31,7 @@ from evac.rendezvous.view import View
 
 logger = logging.getLogger("evac")
 
-_FIRST_PAUSE, _LAST_PAUSE = 0.2, 2.0
+_FIRST_PAUSE, _LAST_PAUSE, _FAULT_PAUSE = 0.2, 2.0, 1.0
 _POLL_SECONDS = 0.02
 # Between two looks at the other services of a log on trial, and at where agents look for it.
 _LOOK_SECONDS = 1.0
@@ -80,7 +80,7 @@ class Reader:
                 logger.exception("reading the rendezvous log failed; it is opened anew")
                 self._hang_up()
                 self._view.in_trouble(str(error) or type(error).__name__)
-                self._view.rest(_LAST_PAUSE)
+                self._view.rest(_FAULT_PAUSE)
         self._hang_up()
 
     def _run(self) -> None:

@@ -18,7 +18,7 @@ from evac.rendezvous.view import View
 
 logger = logging.getLogger("evac")
 
-_PAUSE, _LAST_PAUSE = 0.2, 2.0
+_PAUSE, _FAULT_PAUSE = 0.2, 1.0
 _POLL_SECONDS = 0.02
 
 
@@ -43,7 +43,7 @@ class Writer:
                 self._view.rest(_PAUSE)
             except Exception:
                 logger.exception("writing to the rendezvous log failed; it is opened anew")
-                self._view.rest(_LAST_PAUSE)
+                self._view.rest(_FAULT_PAUSE)
 
     def _run(self) -> None:
         view, pulses = self._view, self._pulses

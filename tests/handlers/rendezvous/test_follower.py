@@ -25,7 +25,9 @@ def test_who_has_left_has_no_thread_in_the_store_any_more(store: Address) -> Non
     assert set(threading.enumerate()) <= before
 
 
-def test_a_fault_of_ours_ends_no_thread(store: Address, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_fault_of_ours_ends_no_thread(
+    tcpstore: Address, caplog: pytest.LogCaptureFixture
+) -> None:
     """One that was not foreseen, the first time that each of them opens the store."""
     faults = {"evac-rdzv-read", "evac-rdzv-write"}
 
@@ -35,7 +37,7 @@ def test_a_fault_of_ours_ends_no_thread(store: Address, caplog: pytest.LogCaptur
             raise KeyError(name)
         return open_keys(address)
 
-    follower = Follower(store, Agent("a", "node-a", "boot"), open_badly)
+    follower = Follower(tcpstore, Agent("a", "node-a", "boot"), open_badly)
     follower.start()
     assert follower.wait(lambda _: follower.connected, 60.0)
 

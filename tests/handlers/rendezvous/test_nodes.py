@@ -371,11 +371,11 @@ def test_whose_time_is_over_leaves_and_closes_nothing(store: Address) -> None:
     end(*nodes.values())
 
 
-def test_who_neither_serves_a_round_nor_reaches_it_holds_nobody_up(store: Address) -> None:
+def test_who_neither_serves_a_round_nor_reaches_it_holds_nobody_up(tcpstore: Address) -> None:
     """It is the first: another serves the next round, and the one after that goes without it."""
-    with closing(open_keys(store)) as keys:
+    with closing(open_keys(tcpstore)) as keys:
         log.append(keys, 0, encode(Join("x", "node-x", "boot", 2, 3)))
-    nodes = [Node(name, store, conf={"confirm_seconds": 0.3}).start() for name in "bc"]
+    nodes = [Node(name, tcpstore, conf={"confirm_seconds": 0.3}).start() for name in "bc"]
 
     until("they go on", work_together(nodes))
 
