@@ -220,8 +220,12 @@ class Reader:
         self._moved(view.me.standby, made, reached=old is not None)
         if old is not None:
             told = (old, last, lambda event: view.say([event]), lambda: view.ended)
-            Thread(target=forward, args=told, name="evac-rdzv-old", daemon=True).start()
-        Thread(target=self._show_the_way, args=(made,), name="evac-rdzv-way", daemon=True).start()
+            self._beside("evac-rdzv-old", forward, *told)
+        self._beside("evac-rdzv-way", self._show_the_way, made)
+
+    def _beside(self, name: str, do: Callable[..., None], *args: object) -> None:
+        """Have something done for as long as this agent serves the log."""
+        Thread(target=do, args=args, name=name, daemon=True).start()
 
     def _show_the_way(self, mine: Snapshot) -> None:
         """Tell whoever looks for the log at its old endpoint, for as long as this agent serves it."""
