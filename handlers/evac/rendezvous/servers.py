@@ -1,13 +1,17 @@
 """The stores that one agent serves: the job's, where that is for it to do, and one in case it must later."""
 
 import logging
+from secrets import token_hex
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined] # public, but not in __all__
 
+from evac.rendezvous import log
 from evac.rendezvous.address import ETCD, Address
 from evac.rendezvous.keys import Keys, Unreachable
 from evac.rendezvous.opening import serve_log
+from evac.rendezvous.rounds import State
 from evac.rendezvous.settings import Settings
+from evac.rendezvous.snapshot import Snapshot, dump
 from evac.rendezvous.torch_keys import TorchKeys, serve
 
 logger = logging.getLogger("evac")
@@ -23,6 +27,10 @@ class Servers:
     def __init__(self, settings: Settings) -> None:
         self._address = settings.address
         self._log = serve_log(settings)
+        if self._log is not None:
+            # At once: whoever else comes first would begin a log that nothing holds.
+            made = Snapshot(0, 0, State(held=True), token_hex(4))
+            TorchKeys(self._log, settings.address.prefix).replace(log.SNAPSHOT, b"", dump(made))
         self._standby = _standby(settings)
         self.standby = f"{settings.local}:{self._standby.port}" if self._standby else ""
 
