@@ -75,7 +75,7 @@ class Slots:
         self._turn += 1
         return self._slots[self._turn % len(self._slots)]
 
-    def staged(self, slot: Any, step: int) -> None:
+    def staged(self, slot: Any, step: int, **_: object) -> None:
         """Nothing is kept."""
 
     def leave(self) -> None:
