@@ -29,16 +29,6 @@ from tests.services.process import answers, free_port
 NIGHTLY = os.environ.get("EVAC_NIGHTLY") == "1"
 
 
-@pytest.fixture(autouse=True)
-def _environment() -> Iterator[None]:
-    """The handler tells workers by the environment where they meet."""
-    before = os.environ.pop("EVAC_RENDEZVOUS", None)
-    yield
-    os.environ.pop("EVAC_RENDEZVOUS", None)
-    if before is not None:
-        os.environ["EVAC_RENDEZVOUS"] = before
-
-
 def start(address: Address, names: str, *, host: str = "", maximum: int = 3) -> dict[str, Node]:
     nodes = {name: Node(name, address, hosts=name == host, maximum=maximum) for name in names}
     for node in nodes.values():
