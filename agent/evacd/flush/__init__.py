@@ -281,9 +281,9 @@ class Flush(Planning):
             return
         self.rates[step.lane] = running.ended()
         if isinstance(saved, Unsaved):
-            if saved.for_good:
+            if saved.for_good and not saved.fenced:
                 self._tries.give_up(as_large(self._on_board.units(), step))
-            else:
+            elif not saved.for_good:
                 hurried = self.order is not None or step.unit in self._own
                 longest = LONGEST_SECONDS if hurried else _PATIENT_SECONDS
                 attempt = (step.unit, step.generation, step.kind, step.lane)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from evac.commit import Share, put_shares
-from evac.errors import EvacError, StoreRejected
+from evac.errors import EvacError, GenerationError, StoreRejected
 from evac.manifest import COPY, FULL, Manifest
 from evac.store import Owner, Store
 from evacd.facts import Kind
@@ -40,10 +40,12 @@ class Unsaved:
     Attributes:
         reason: What it said.
         for_good: It refused in a way that another try does not help.
+        fenced: It refused this very generation, however large it is: another one may pass.
     """
 
     reason: str
     for_good: bool
+    fenced: bool = False
 
 
 def broken(error: BaseException) -> str:
@@ -97,6 +99,8 @@ class Saver:
         try:
             with self._thinning.spared(lane, prefix, generation):
                 whole = await put_shares(prefix, shares, kind=kind, progress=progress)
+        except GenerationError as error:
+            return Unsaved(str(error), for_good=True, fenced=True)
         except EvacError as error:
             return Unsaved(str(error), isinstance(error, StoreRejected))
         nbytes = sum(

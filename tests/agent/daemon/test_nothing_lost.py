@@ -269,7 +269,8 @@ async def test_a_second_launch_that_takes_the_same_step_cannot_harm_what_is_comm
 
     node.start()
     node.staged(5, nbytes=2 * MEBI + 7)
-    node.drain()
+    # Longer than `settled` waits: what another try cannot help is not tried until the end.
+    node.drain(seconds=300.0)
     outcomes = node.settled()
 
     assert not outcomes[prefix]["kept"]

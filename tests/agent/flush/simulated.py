@@ -80,9 +80,14 @@ class Link:
         resets: Sequence[str] = (),
         partial: Sequence[str] = (),
         breaks: Sequence[str] = (),
+        fences: Sequence[tuple[str, int]] = (),
         heals: float = math.inf,
     ) -> None:
-        """*resets* and *breaks* are over at *heals*, seconds on the loop's clock."""
+        """*resets* and *breaks* are over at *heals*, seconds on the loop's clock.
+
+        Args:
+            fences: Units and steps of which somebody else has committed other bytes.
+        """
         self._aboard = aboard
         self.rate = rate
         self.rates = dict(rates or {})
@@ -90,6 +95,7 @@ class Link:
         self.resets = resets
         self.partial = partial
         self.breaks = breaks
+        self.fences = fences
         self.heals = heals
         self.log: list[tuple[float, str, int]] = []
         self.lanes: list[tuple[str, int, Kind, str]] = []
@@ -122,6 +128,8 @@ class Link:
             raise
         if unit in self.refuses or f"{unit} on {lane}" in self.refuses:
             return Unsaved("the disk is full", for_good=True)
+        if (unit, generation.step) in self.fences:
+            return Unsaved("fenced", for_good=True, fenced=True)
         healed = asyncio.get_running_loop().time() >= self.heals
         if unit in self.breaks and not healed:
             raise RuntimeError("can't start new thread")

@@ -77,6 +77,31 @@ async def test_a_store_that_has_no_room_is_not_asked_for_room_for_older_ones() -
     assert [step for _, _, step in link.log] == [9, 7]
 
 
+async def test_a_generation_that_is_fenced_is_asked_for_once_and_the_next_one_whatever_its_size() -> (
+    None
+):
+    aboard = Aboard(staged("job", 9, 100, 100, 100))
+    link = Link(aboard, fences=[("job", 9), ("job", 8)])
+    async with flushing(aboard, link, Told()) as flush:
+        flush.evacuate(order(30.0))
+        await flush.settled.wait()
+
+    assert [step for _, _, step in link.log] == [9, 8, 7]
+    assert isinstance(flush.outcomes["job"], Kept)
+
+
+async def test_an_order_whose_every_generation_is_fenced_settles_without_another_try() -> None:
+    aboard = Aboard(staged("job", 9, 100, 100))
+    link = Link(aboard, fences=[("job", 9), ("job", 8)])
+    async with flushing(aboard, link, Told()) as flush:
+        flush.evacuate(order(30.0))
+        await flush.settled.wait()
+        assert asyncio.get_running_loop().time() == pytest.approx(2.0)
+
+    assert [step for _, _, step in link.log] == [9, 8]
+    assert flush.outcomes["job"] == Lost("job", "fenced")
+
+
 async def test_who_has_nothing_safe_comes_before_a_newer_generation_of_who_has() -> None:
     aboard = Aboard(staged("greedy", 9, 200), staged("small", 1, 100))
     link = Link(aboard)
