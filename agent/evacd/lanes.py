@@ -16,6 +16,7 @@ from evacd.flush import Flush
 from evacd.flush.measure import measure
 from evacd.flush.proof import Proof
 from evacd.flush.tidy import tidy
+from evacd.plan.rate import SLOWEST_COMMIT_SECONDS
 
 log = structlog.get_logger()
 
@@ -79,7 +80,11 @@ class Lanes:
     async def _learn(self, lane: str) -> None:
         """Learn the lane's rate, and that it takes bytes at all."""
         found = await measure(
-            self._stores[lane], clock=self._clock, node=self._node, stop=self._leaves
+            self._stores[lane],
+            clock=self._clock,
+            node=self._node,
+            stop=self._leaves,
+            wide=not lane.startswith("file:"),
         )
         if found is None:
             return
@@ -88,9 +93,9 @@ class Lanes:
                 log.warning("lane.unmeasured", store=lane, reason=found.reason)
             return
         self._proof.worked(lane)
-        nbytes, seconds = found
-        rate = self._flush.rates[lane].observed(nbytes, seconds)
+        rate = self._flush.rates[lane].observed(found.nbytes, found.seconds)
         self._flush.rates[lane] = rate
+        self._flush.commits[lane] = min(found.commit_seconds, SLOWEST_COMMIT_SECONDS)
         log.info("lane.measured", store=lane, bytes_per_second=round(rate.bytes_per_second))
 
     async def _keep_tidy(self, lane: str) -> NoReturn:

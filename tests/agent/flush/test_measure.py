@@ -10,8 +10,18 @@ import pytest
 from evac.errors import StoreError, StoreUnavailable
 from evac.store import open_store
 from evac.store.local import LocalStore
-from evacd.flush.measure import FIRST_NBYTES, PROBE_NBYTES, PROBES, measure
+from evac.store.metered import Metered, Observation
+from evacd.flush.measure import (
+    COMMIT_LOOKS,
+    COMMIT_WRITES,
+    FIRST_NBYTES,
+    PROBE_NBYTES,
+    PROBES,
+    WIDE_NBYTES,
+    measure,
+)
 from evacd.flush.tidy import tidy
+from tests.handlers.store.flushing import flush
 
 
 class Watch:
@@ -28,7 +38,13 @@ class Watch:
 
 
 class Link(LocalStore):
-    """A directory behind a link of so many bytes per second; it may break down."""
+    """A directory behind a link of so many bytes per second; it may break down, or hang.
+
+    Args:
+        connections: Of so many bytes per second each, for bodies with a part for each of them.
+        fixed: Seconds that every put takes beside its bytes.
+        look: Seconds of every get.
+    """
 
     def __init__(
         self,
@@ -37,9 +53,16 @@ class Link(LocalStore):
         *,
         rate: float,
         fixed: float = 0.0,
+        look: float = 0.0,
+        connections: int = 1,
         breaks_at: int = 1 << 40,
+        hangs_at: int = 1 << 40,
     ):
         super().__init__(str(folder))
+        self.look = look
+        self.connections = connections
+        self.hangs_at = hangs_at
+        self.hangs = asyncio.Event()
         self.fixed = fixed
         self.watch = watch
         self.rate = rate
@@ -50,10 +73,18 @@ class Link(LocalStore):
         self, key: str, data: memoryview, *, progress: Callable[[int], None] | None = None
     ) -> None:
         self.sizes.append(data.nbytes)
+        if data.nbytes >= self.hangs_at:
+            self.hangs.set()
+            await asyncio.Event().wait()
         await super().put(key, data, progress=progress)
-        self.watch.now += self.fixed + data.nbytes / self.rate
+        ways = self.connections if data.nbytes > 2 * PROBE_NBYTES else 1
+        self.watch.now += self.fixed + data.nbytes / (self.rate * ways)
         if data.nbytes >= self.breaks_at:
             raise StoreUnavailable(key, "connection reset")
+
+    async def get(self, key: str) -> bytes:
+        self.watch.now += self.look
+        return await super().get(key)
 
 
 def probes(folder: Path) -> list[str]:
@@ -96,6 +127,75 @@ async def test_what_every_object_costs_is_not_taken_for_the_links_rate(tmp_path:
 
     assert isinstance(found, tuple)
     assert found[0] / found[1] == pytest.approx(1e9, rel=0.05)
+
+
+async def test_a_link_of_several_connections_is_known_by_what_they_do_together(
+    tmp_path: Path,
+) -> None:
+    link = Link(tmp_path, Watch(), rate=80e6, connections=8, fixed=0.03)
+
+    found = await measure(link, clock=link.watch, node="n", stop=never, wide=True)
+
+    assert isinstance(found, tuple)
+    assert found[0] == link.sizes[-1] == WIDE_NBYTES
+    assert found[0] / found[1] == pytest.approx(8 * 80e6, rel=0.01)
+    assert link.sizes.count(WIDE_NBYTES) == 1
+    assert probes(tmp_path) == []
+
+
+async def test_a_slow_link_is_not_held_up_by_a_large_probe(tmp_path: Path) -> None:
+    link = Link(tmp_path, Watch(), rate=10e6, connections=8)
+
+    found = await measure(link, clock=link.watch, node="n", stop=never, wide=True)
+
+    assert isinstance(found, tuple)
+    assert found[0] / found[1] == pytest.approx(10e6, rel=0.01)
+    assert max(link.sizes) < WIDE_NBYTES
+
+
+async def test_a_link_that_takes_no_large_probe_is_known_by_the_others(tmp_path: Path) -> None:
+    link = Link(tmp_path, Watch(), rate=100e6, connections=8, breaks_at=WIDE_NBYTES)
+
+    found = await measure(link, clock=link.watch, node="n", stop=never, wide=True)
+
+    assert isinstance(found, tuple)
+    assert link.sizes[-1] == WIDE_NBYTES
+    assert found[0] / found[1] == pytest.approx(100e6, rel=0.01)
+    assert probes(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("hangs_at", "known"), [(1, False), (FIRST_NBYTES, False), (WIDE_NBYTES, True)]
+)
+async def test_an_order_that_comes_in_mid_probe_has_the_link_at_once(
+    tmp_path: Path, hangs_at: int, known: bool
+) -> None:
+    link = Link(tmp_path, Watch(), rate=100e6, hangs_at=hangs_at)
+
+    async with asyncio.timeout(30):
+        found = await measure(
+            link, clock=link.watch, node="n", stop=lambda: link.hangs.is_set(), wide=True
+        )
+
+    assert link.sizes[-1] >= hangs_at
+    rate = found[0] / found[1] if isinstance(found, tuple) else None
+    assert rate == (pytest.approx(100e6, rel=0.01) if known else None)
+    assert probes(tmp_path) == []
+
+
+async def test_what_a_commit_will_take_is_told_by_what_it_asks_for(tmp_path: Path) -> None:
+    asked: list[Observation] = []
+    link = Link(tmp_path, Watch(), rate=1e12, fixed=0.04, look=0.02)
+
+    await flush(Metered(link, asked.append, clock=link.watch.monotonic))
+
+    verbs = [one.verb for one in asked]
+    looks = verbs.count("get") + verbs.count("list")
+    # All else are writes, and one of them is the body.
+    assert (len(verbs) - looks - 1, looks) == (COMMIT_WRITES, COMMIT_LOOKS)
+    found = await measure(link, clock=link.watch, node="n", stop=never)
+    assert isinstance(found, tuple)
+    assert found.commit_seconds == pytest.approx(5 * 0.04 + 5 * 0.02, rel=0.01)
 
 
 async def test_it_stands_aside_for_an_order(tmp_path: Path) -> None:

@@ -1,0 +1,114 @@
+"""One store of each kind: those that the tests use, each a server of its own on loopback."""
+
+import secrets
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import TypeAlias
+
+from evac.admin import read_status
+from evac.errors import EvacError
+from tests.services import azure, gcs, s3
+from tests.services.process import HOST, free_port, process
+
+BUCKET = "evac-bench"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A store, and what opens it.
+
+    Attributes:
+        beside: Further stores, that a node must have and prefers less.
+    """
+
+    url: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+    beside: tuple[str, ...] = ()
+
+
+Opens: TypeAlias = Callable[[Path, int], AbstractContextManager[Place]]
+
+
+@contextmanager
+def disk(folder: Path, size: int) -> Iterator[Place]:
+    """A folder on a local disk."""
+    yield Place(f"file://{folder}/store")
+
+
+@contextmanager
+def seaweed(folder: Path, size: int) -> Iterator[Place]:
+    """SeaweedFS."""
+    with s3.seaweed(folder) as server:
+        yield _s3(server)
+
+
+@contextmanager
+def moto(folder: Path, size: int) -> Iterator[Place]:
+    """The server of moto."""
+    with s3.moto(folder) as server:
+        yield _s3(server)
+
+
+def _s3(server: s3.S3Server) -> Place:
+    server.call("create_bucket", Bucket=BUCKET)
+    settings = {**server.environment, "AWS_EC2_METADATA_DISABLED": "true"}
+    return Place(f"s3://{BUCKET}/drill?endpoint={server.endpoint}", settings)
+
+
+@contextmanager
+def fake_gcs(folder: Path, size: int) -> Iterator[Place]:
+    """fake-gcs-server."""
+    with gcs.fake_gcs(folder) as server:
+        server.make_bucket(BUCKET)
+        yield Place(f"gs://{BUCKET}/drill?endpoint={server.endpoint}")
+
+
+@contextmanager
+def azurite(folder: Path, size: int) -> Iterator[Place]:
+    """Azurite."""
+    with azure.azurite(folder) as server:
+        server.make_container(BUCKET)
+        yield Place(f"az://{BUCKET}/drill?endpoint={server.endpoint}", server.environment)
+
+
+@contextmanager
+def peer(folder: Path, size: int) -> Iterator[Place]:
+    """Another node's evacd, with room for what is there and what comes."""
+    folder.mkdir(parents=True)
+    token, socket, port = folder / "token", folder / "evacd.sock", free_port()
+    token.write_text(secrets.token_hex(32))
+    command = [
+        sys.executable, "-m", "evacd", "run", "--store", f"file://{folder}/store",
+        "--cloud", "none", "--no-http", "--no-quiet", "--store-is-durable",
+        "--socket", str(socket), "--admin-socket", str(folder / "admin.sock"),
+        "--state-dir", str(folder / "state"), "--memory-budget", "1MiB",
+        "--peer-listen", f"{HOST}:{port}", "--peer-budget", f"{3 * size // 2**20 + 64}MiB",
+    ]  # fmt: skip
+    settings = {"EVAC_PEER_TOKEN_FILE": str(token)}
+
+    def ready() -> bool:
+        try:
+            return bool(read_status(socket, timeout=5.0))
+        except EvacError:
+            return False
+
+    with process(command, folder=folder / "log", ready=ready, env=settings):
+        # Memory alone is no store that a node would start with.
+        yield Place(f"evac://{HOST}:{port}", settings, (f"file://{folder}/beside",))
+
+
+# Each with the share of the size that it takes: the tests' servers are made for truth, not for speed.
+PLACES: Mapping[str, tuple[Opens, float]] = MappingProxyType(
+    {
+        "file": (disk, 1.0),
+        "s3 seaweed": (seaweed, 0.1),
+        "s3 moto": (moto, 0.1),
+        "gs": (fake_gcs, 0.2),
+        "az": (azurite, 0.2),
+        "evac": (peer, 1.0),
+    }
+)
