@@ -9,6 +9,7 @@ from functools import partial
 
 from evac import _fork
 from evac._aio_line import Lines
+from evac._arrivals import Arrivals
 from evac._clock import monotonic
 from evac._memory import SlotMemory, map_slot
 from evac.errors import EvacError, NotConnected, Refused, SegmentError
@@ -24,14 +25,16 @@ class Slots:
         not_kept: Told the step and the reason where the daemon does not keep what was staged.
 
     Attributes:
+        arrivals: What is still to come.
         lines: Set by whoever makes both.
-        epoch: Counts registrations that began anew.
+        epoch: Counts registrations that began anew, or brought back too few.
         unconfirmed: Staged, and neither confirmed nor refused yet.
     """
 
     lines: Lines
 
     def __init__(self, not_kept: Callable[[int, str], object]) -> None:
+        self.arrivals = Arrivals()
         self.epoch = 0
         self.unconfirmed: set[asyncio.Future[Message | None]] = set()
         self._not_kept = not_kept
@@ -39,6 +42,8 @@ class Slots:
         # Of all slots of the reservation, to be handed back to a daemon that was restarted.
         self._fds: dict[int, int] = {}
         self._lacking = False
+        # The connection was lost before all slots of the reservation had come.
+        self._short = False
         # Staged while there was no daemon; and what the next one is told to be still written.
         self._unsaid: dict[int, Staged] = {}
         self._handed_held: set[int] = set()
@@ -113,6 +118,9 @@ class Slots:
             # Of the others their headers have told.
             if request.slot in self._handed_held:
                 self._say(request)
+        if self._short:
+            self.epoch += 1
+            self._clear()
 
     def forget(self) -> None:
         """In a forked child: keep no memory that is the parent's."""
@@ -152,6 +160,10 @@ class Slots:
         self._filling.add(filling)
         filling.add_done_callback(lambda done: self._filled(reservation, memory, done))
 
+    def cut(self, reservation: "Reservation") -> None:
+        """The connection was lost, and with it what was still to come."""
+        self._short |= self._current is reservation
+
     def _filled(
         self, reservation: "Reservation", memory: SlotMemory, done: "asyncio.Future[None]"
     ) -> None:
@@ -179,13 +191,14 @@ class Slots:
     async def _acquire(self, until: float) -> tuple[SlotMemory | None, str]:
         boardings, number = self._boardings, next(iter(self._spare), None)
         while number is None:
-            asked = self._returns
+            boardings, asked, seen = self._boardings, self._returns, self.arrivals.news
             late = partial(self._granted_late, asked)
             answer = await self.lines.ask(Acquire(), until - monotonic(), late=late)
-            if not isinstance(answer, Granted):
+            if isinstance(answer, Granted):
+                # See `evac._slots.STALE`.
+                number = answer.slot if self._returned.get(answer.slot, 0) <= asked else None
+            elif not await self._arrives(seen, until):
                 return None, answer.reason if isinstance(answer, Refuse) else answer.type
-            # See `evac._slots.STALE`.
-            number = answer.slot if self._returned.get(answer.slot, 0) <= asked else None
         self._spare.discard(number)
         if number in self._held:
             return None, f"slot {number} is being written by another task"
@@ -206,6 +219,13 @@ class Slots:
         self._held.add(number)
         return slot, ""
 
+    async def _arrives(self, seen: int, until: float) -> bool:
+        """Wait for news of a slot that is on its way; whether there are, and time to ask again."""
+        await self.lines.wait(lambda: not self.arrivals.awaited(seen), until - monotonic())
+        if self.lines.closing:
+            raise self.lines.missing()
+        return self.arrivals.news != seen and monotonic() < until
+
     def _granted_late(self, asked: int, message: Message) -> None:
         if (
             isinstance(message, Granted)
@@ -216,7 +236,7 @@ class Slots:
 
     def _clear(self) -> None:
         self.forget()
-        self._lacking = False
+        self._lacking = self._short = False
         self._ready.clear()
         self._held.clear()
         self._spare.clear()
@@ -224,7 +244,7 @@ class Slots:
 
 
 class Reservation:
-    """The answers to one `reserve`, as they come.
+    """The answers to one `reserve`, as they come; made just before it is sent.
 
     Attributes:
         count: Slots that can be written to.
@@ -236,6 +256,7 @@ class Reservation:
         self.failure: EvacError | None = None
         self.lines = lines
         self._slots = slots
+        self._number = slots.arrivals.asked()
 
     def hear(self, message: Message | None, fd: int | None) -> None:
         """Take one answer."""
@@ -246,12 +267,18 @@ class Reservation:
                 except SegmentError as error:
                     log.warning("slot %d cannot be used: %s", message.slot, error.reason)
                     self.failure = self.failure or error
+                self._slots.arrivals.came(self._number, last=message.last)
             case Refuse():
                 if self.count:
                     log.info("evacd gives no more than %d slots: %s", self.count, message.reason)
-                self.failure = self.failure or Refused(message.reason)
+                self._end(Refused(message.reason))
             case None:
-                self.failure = self.failure or self.lines.missing()
+                self._slots.cut(self)
+                self._end(self.lines.missing())
             case _:
-                self.failure = self.failure or Refused(f"evacd answered with {message.type!r}")
+                self._end(Refused(f"evacd answered with {message.type!r}"))
         self.lines.notify()
+
+    def _end(self, why: EvacError) -> None:
+        self.failure = self.failure or why
+        self._slots.arrivals.ended(self._number)

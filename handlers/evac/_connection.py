@@ -40,6 +40,11 @@ _UNTRIED = "not connected yet"
 class Slots(Returning, Protocol):
     """Who has slots that a new daemon should have back. Called in the socket thread."""
 
+    @property
+    def short(self) -> bool:
+        """They are fewer than were to come: to be begun anew once all of them are handed back."""
+        ...
+
     def aboard(self, *, resumed: bool) -> None:
         """On board again: with all that was handed back, or with nothing."""
         ...
@@ -70,7 +75,7 @@ class Connection:
     client's own books.
 
     Attributes:
-        count: How often slots had to be begun anew: registrations that brought none back.
+        count: How often slots had to be begun anew: registrations that brought none back, or too few.
         returning: Set by whoever has slots.
     """
 
@@ -272,7 +277,7 @@ class Connection:
     def _aboard(self, *, resumed: bool) -> None:
         """In the lock: before any caller wakes up."""
         self._boardings += 1
-        self.count += not resumed
+        self.count += not resumed or (self.returning is not None and self.returning.short)
         self.lost = None
         if self.returning is not None:
             self.returning.aboard(resumed=resumed)

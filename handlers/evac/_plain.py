@@ -52,7 +52,7 @@ class Plain:
         self._room = -1
         self._incarnation = 0
 
-    def stage(self, data: Bytes, step: int, incarnation: int | None) -> str:
+    def stage(self, data: Bytes, step: int, incarnation: int | None, timeout: float) -> str:
         """Why nothing was staged; "" where it was."""
         parts = [memoryview(one).cast("B") for one in _parts(data)]
         nbytes = sum(part.nbytes for part in parts)
@@ -60,7 +60,7 @@ class Plain:
             self._reserve(nbytes, incarnation)
         except (NotConnected, Refused) as error:
             return str(error)
-        slot = self._client.acquire()
+        slot = self._client.acquire(timeout)
         if slot is None:
             return self._client.last_refusal
         try:

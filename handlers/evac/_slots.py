@@ -7,6 +7,7 @@ from collections.abc import Callable
 from threading import Condition
 
 from evac import _fork
+from evac._arrivals import Arrivals
 from evac._memory import SlotMemory, map_slot
 from evac._worker import Worker
 from evac.errors import EvacError, NotConnected, Refused, SegmentError
@@ -23,10 +24,15 @@ class Slots:
     """Maps what a reservation brings, and finds a slot by its number.
 
     Everything is guarded by the condition that it is given.
+
+    Attributes:
+        short: The connection was lost before all slots of the reservation had come.
     """
 
     def __init__(self, changed: Condition) -> None:
         self.changed = changed
+        self.arrivals = Arrivals()
+        self.short = False
         self._worker = Worker("evac-memory")
         self._ready: dict[int, SlotMemory] = {}
         # Of all slots of the reservation, to be handed back to a daemon that was restarted.
@@ -77,6 +83,26 @@ class Slots:
             if number not in self._held and self._returned.get(number, 0) <= asked:
                 self._spare.add(number)
 
+    @property
+    def news(self) -> int:
+        """See `Arrivals`."""
+        return self.arrivals.news
+
+    @property
+    def ready(self) -> int:
+        """How many can be written to, as far as this process is concerned."""
+        return len(self._ready)
+
+    def arrives(self, seen: int, timeout: float) -> bool:
+        """Wait at most *timeout* seconds for news of a slot that is on its way; whether there are.
+
+        Args:
+            seen: See `Arrivals.awaited`.
+        """
+        with self.changed:
+            self.changed.wait_for(lambda: not self.arrivals.awaited(seen), max(0.0, timeout))
+            return self.arrivals.news != seen
+
     def spare(self) -> int | None:
         """A slot that was granted and not used."""
         with self.changed:
@@ -120,7 +146,7 @@ class Slots:
 
     def _clear(self) -> None:
         self.forget()
-        self._lacking = False
+        self._lacking = self.short = False
         self._ready.clear()
         self._held.clear()
         self._spare.clear()
@@ -148,6 +174,17 @@ class Slots:
                 self._lacking = True
         self._worker.do(lambda: self._fill(reservation, memory))
 
+    def came(self, reservation: int, *, last: bool) -> None:
+        """The daemon may grant another slot from now on."""
+        with self.changed:
+            self.arrivals.came(reservation, last=last)
+            self.changed.notify_all()
+
+    def cut(self, reservation: "Reservation") -> None:
+        """The connection was lost, and with it what was still to come."""
+        with self.changed:
+            self.short |= self._current is reservation
+
     def _fill(self, reservation: "Reservation", memory: SlotMemory) -> None:
         memory.populate()
         with self.changed:
@@ -158,7 +195,7 @@ class Slots:
 
 
 class Reservation:
-    """The answers to one `reserve`, as they come.
+    """The answers to one `reserve`, as they come; made just before it is sent.
 
     Attributes:
         count: Slots that can be written to.
@@ -171,6 +208,8 @@ class Reservation:
         self.failure: EvacError | None = None
         self._slots = slots
         self._missing = missing
+        with slots.changed:
+            self._number = slots.arrivals.asked()
 
     def hear(self, message: Message | None, fd: int | None) -> None:
         """Take one answer, in the socket thread."""
@@ -181,14 +220,21 @@ class Reservation:
                 except SegmentError as error:
                     log.warning("slot %d cannot be used: %s", message.slot, error.reason)
                     self._fail(error)
+                self._slots.came(self._number, last=message.last)
             case Refuse():
                 if self.count:
                     log.info("evacd gives no more than %d slots: %s", self.count, message.reason)
-                self._fail(Refused(message.reason))
+                self._end(Refused(message.reason))
             case None:
-                self._fail(self._missing())
+                self._slots.cut(self)
+                self._end(self._missing())
             case _:
-                self._fail(Refused(f"evacd answered reserve with {message.type!r}"))
+                self._end(Refused(f"evacd answered reserve with {message.type!r}"))
+
+    def _end(self, why: EvacError) -> None:
+        with self._slots.changed:
+            self._slots.arrivals.ended(self._number)
+            self._fail(why)
 
     def _fail(self, failure: EvacError) -> None:
         with self._slots.changed:

@@ -43,6 +43,40 @@ def staged_message(slot: SlotMemory, step: int, interval: Interval | None) -> St
     return request
 
 
+def reserve_message(
+    *,
+    nbytes: int,
+    body: str,
+    layout: str,
+    incarnation: int | None,
+    slots: int,
+    world: int,
+    born: int,
+) -> Reserve:
+    """What is asked of the daemon; the incarnation of a rank that is alone is by default *born*.
+
+    Raises:
+        ValueError: The wire does not take it, or there are many ranks and *incarnation* is missing.
+    """
+    if incarnation is None:
+        if world > 1:
+            raise ValueError(
+                f"incarnation: expected a number, for all {world} ranks must agree on it: "
+                "let rank 0 choose it, by evac.commit.claim_incarnation for example, and tell "
+                "the others"
+            )
+        incarnation = born
+    request = Reserve(
+        nbytes=operator.index(nbytes),
+        slots=operator.index(slots),
+        body=body,
+        layout=layout,
+        incarnation=operator.index(incarnation),
+    )
+    checked(request)
+    return request
+
+
 class Staging:
     """What the client's methods of the same names do; see there.
 
@@ -70,8 +104,13 @@ class Staging:
         self._handed_held = {one.slot for one, _ in handing if one.held}
         return handing
 
+    @property
+    def short(self) -> bool:
+        """See `_connection.Slots`."""
+        return self._slots.short
+
     def aboard(self, *, resumed: bool) -> None:
-        """See `Returning`."""
+        """See `_connection.Slots`."""
         with self._connection.changed:
             unsaid, self._unsaid = self._unsaid, {}
         if not resumed:
@@ -84,6 +123,13 @@ class Staging:
             # Of the others their headers have told.
             if request.slot in self._handed_held:
                 self._say(request)
+        if self._slots.short:
+            self._slots.forget_all(self._connection.count)
+
+    @property
+    def ready(self) -> int:
+        """See `Client.slots_ready`."""
+        return self._slots.ready
 
     def stop(self) -> None:
         """No slot will come any more."""
@@ -94,6 +140,7 @@ class Staging:
         connection = self._connection
         arriving = Reservation(self._slots, connection.count, connection.missing)
         if not connection.post(request, arriving.hear):
+            arriving.hear(None, None)
             raise connection.missing()
         with connection.changed:
             connection.changed.wait_for(lambda: arriving.count or arriving.failure, timeout)
@@ -167,16 +214,17 @@ class Staging:
 
     def _acquire(self, until: float) -> SlotMemory | None:
         while True:
-            count, asked = self._connection.count, self._slots.returns
+            count, asked, seen = self._connection.count, self._slots.returns, self._slots.news
             number = self._slots.spare()
             if number is None:
                 number = self._ask(until, asked)
-            if number is None:
+            if number is not None:
+                left = until - monotonic()
+                slot, self.last_refusal = self._slots.take(number, count, left, asked=asked)
+                if self.last_refusal != STALE:
+                    return slot
+            elif not self._slots.arrives(seen, until - monotonic()) or monotonic() >= until:
                 return None
-            left = until - monotonic()
-            slot, self.last_refusal = self._slots.take(number, count, left, asked=asked)
-            if self.last_refusal != STALE:
-                return slot
 
     def _ask(self, until: float, asked: int) -> int | None:
         left = max(0.0, until - monotonic())

@@ -13,7 +13,6 @@ thread of the loop on which the client was entered.
 
 import asyncio
 import logging
-import operator
 import os
 from collections.abc import AsyncGenerator
 from types import TracebackType
@@ -27,8 +26,8 @@ from evac._aio_slots import Slots
 from evac._callbacks import RunningOrder
 from evac._clock import Wall, wall
 from evac._memory import SlotMemory, read_answer
-from evac._settings import Settings, checked, read_settings
-from evac._staging import staged_message
+from evac._settings import Settings, read_settings
+from evac._staging import reserve_message, staged_message
 from evac.errors import NotConnected, ProtocolError, Refused
 from evac.interval import Interval
 from evac.wire import (
@@ -39,7 +38,6 @@ from evac.wire import (
     Mode,
     Refuse,
     Registered,
-    Reserve,
     Status,
 )
 
@@ -204,20 +202,10 @@ class Client:
             NotConnected: No connection, or no slot within *within* seconds.
             SegmentError: What came is not a sealed slot.
         """
-        if incarnation is None:
-            if self._world > 1:
-                raise ValueError(
-                    f"incarnation: expected a number, for all {self._world} ranks must agree on it"
-                )
-            incarnation = self._born
-        request = Reserve(
-            nbytes=operator.index(nbytes),
-            slots=operator.index(slots),
-            body=body,
-            layout=layout,
-            incarnation=operator.index(incarnation),
-        )
-        checked(request)
+        request = reserve_message(
+            nbytes=nbytes, body=body, layout=layout, incarnation=incarnation, slots=slots,
+            world=self._world, born=self._born,
+        )  # fmt: skip
         if self._forked or not self._lines.ready:
             raise self._lines.missing()
         reservation = self._slots.reservation()
@@ -232,9 +220,13 @@ class Client:
 
         Write large bodies in a thread (`asyncio.to_thread`): a copy holds up the loop.
 
+        Args:
+            within: Seconds; it waits for the daemon's answer, and for a slot of the reservation that
+                is still on its way. For one that is in use it does not wait.
+
         Returns:
-            None where no slot is free, no daemon is there or none answers within *within*
-            seconds: skip this stage and go on. `last_refusal` says which it was.
+            None where no slot is free, no daemon is there or none answers within *within*:
+            skip this stage and go on. `last_refusal` says which it was.
         """
         if self._forked:
             self.last_refusal = self._lines.missing().reason

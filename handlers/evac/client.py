@@ -17,11 +17,11 @@ from evac._clock import Wall, monotonic, wall
 from evac._connection import Connection
 from evac._memory import SlotMemory
 from evac._plain import Bytes, Kept, Plain
-from evac._settings import Settings, checked, read_settings
-from evac._staging import Staging, staged_message
+from evac._settings import Settings, read_settings
+from evac._staging import Staging, reserve_message, staged_message
 from evac.errors import NotConnected
 from evac.interval import Interval
-from evac.wire import Done, Leave, Message, Mode, Registered, Reserve
+from evac.wire import Done, Leave, Message, Mode, Registered
 
 log = logging.getLogger("evac")
 
@@ -162,6 +162,11 @@ class Client:
         return self._staging.refusals
 
     @property
+    def slots_ready(self) -> int:
+        """How many slots of the reservation are mapped by now; more may be on their way."""
+        return self._staging.ready
+
+    @property
     def last_refusal(self) -> str:
         """Why the last `acquire` gave None, or the last stage was not kept."""
         return self._staging.last_refusal
@@ -227,22 +232,10 @@ class Client:
             NotConnected: No connection, or no slot within *timeout* seconds.
             SegmentError: What came is not a sealed slot.
         """
-        if incarnation is None:
-            if self._world > 1:
-                raise ValueError(
-                    f"incarnation: expected a number, for all {self._world} ranks must agree on it: "
-                    "let rank 0 choose it, by evac.commit.claim_incarnation for example, and tell "
-                    "the others"
-                )
-            incarnation = self._born
-        request = Reserve(
-            nbytes=operator.index(nbytes),
-            slots=operator.index(slots),
-            body=body,
-            layout=layout,
-            incarnation=operator.index(incarnation),
-        )
-        checked(request)
+        request = reserve_message(
+            nbytes=nbytes, body=body, layout=layout, incarnation=incarnation, slots=slots,
+            world=self._world, born=self._born,
+        )  # fmt: skip
         if self._forked:
             raise self._connection.missing()
         self._staging.reserve(request, timeout)
@@ -251,9 +244,13 @@ class Client:
     def acquire(self, timeout: float = 0.25) -> SlotMemory | None:
         """A slot to write in, yours alone until it is given to `staged` or `release`.
 
+        Args:
+            timeout: Seconds; it waits for the daemon's answer, and for a slot of the reservation that
+                is still on its way. For one that is in use it does not wait.
+
         Returns:
-            None where no slot is free, no daemon is there or none answers within *timeout*
-            seconds: skip this stage and train on. `last_refusal` says which it was.
+            None where no slot is free, no daemon is there or none answers within *timeout*:
+            skip this stage and train on. `last_refusal` says which it was.
         """
         if self._forked:
             self._staging.last_refusal = self._connection.missing().reason
@@ -292,16 +289,19 @@ class Client:
 
     # --- plain bytes ----------------------------------------------------------------------
 
-    def stage(self, data: Bytes, step: int, *, incarnation: int | None = None) -> bool:
+    def stage(
+        self, data: Bytes, step: int, *, incarnation: int | None = None, timeout: float = 0.25
+    ) -> bool:
         """Stage *data*, one piece or several end to end, as all of *step*; reserves by itself.
 
         Returns:
-            False where no daemon is there or no slot is free: `last_refusal` says which.
+            False where no daemon is there or no slot is free within *timeout* seconds, as of
+            `acquire`: `last_refusal` says which.
 
         Raises:
             ValueError: As `reserve`, of which *incarnation* is one.
         """
-        reason = self._plain.stage(data, operator.index(step), incarnation)
+        reason = self._plain.stage(data, operator.index(step), incarnation, timeout)
         self._staging.last_refusal = reason or self._staging.last_refusal
         return not reason
 

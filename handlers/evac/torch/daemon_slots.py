@@ -10,8 +10,11 @@ from evac.interval import Interval
 from evac.segment import Header
 from evac.torch.layout import Layout
 
+# For an answer, or a slot whose memory is still being made: at least as long as that takes for some
+# hundred MiB, so that the stage after the first one is not skipped, and no longer, for training waits.
 _ACQUIRE_SECONDS = 0.25
-# From one question that had no answer to the next: a daemon that hangs costs training 1 %.
+# From one question in vain to the next: a daemon that hangs costs training 1 %, and so does memory
+# that is long in the making.
 _PAUSE_SECONDS = 100 * _ACQUIRE_SECONDS
 
 
@@ -35,6 +38,8 @@ class DaemonSlots:
         self._clock = clock
         self._interval = interval
         self._not_before = 0.0
+        # When the last question was in vain.
+        self._ready = 0
 
     @property
     def prefix(self) -> str:
@@ -67,17 +72,23 @@ class DaemonSlots:
             )
         except EvacError as error:
             return f"no slots of {nbytes:,} bytes: {error}"
+        # Another reservation, and it does not hang: nothing was in vain yet.
+        self._not_before = 0.0
         return ""
 
     def acquire(self) -> SlotMemory | None:
-        """See `Slots.acquire`; None without asking where the last question had no answer."""
-        began = self._clock()
-        if began < self._not_before:
+        """See `Slots.acquire`; None without asking where the last time was waited out in vain.
+
+        Until a slot has come since: each is waited for once, so that a reservation costs at
+        most 0.25 s a slot.
+        """
+        began, ready = self._clock(), self._client.slots_ready
+        if began < self._not_before and ready == self._ready:
             return None
         slot = self._client.acquire(_ACQUIRE_SECONDS)
         now = self._clock()
         if slot is None and now - began >= _ACQUIRE_SECONDS:
-            self._not_before = now + _PAUSE_SECONDS
+            self._not_before, self._ready = now + _PAUSE_SECONDS, ready
         return slot
 
     def staged(self, slot: SlotMemory, header: Header) -> None:

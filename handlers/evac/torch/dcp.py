@@ -52,6 +52,8 @@ from evac.torch.own_slots import KEEP, share
 
 __all__ = ["EvacReader", "EvacWriter"]
 
+# For an answer, where nothing else is waited for.
+_ASK_SECONDS = 0.25
 _PAUSE_SECONDS = 0.02
 
 
@@ -232,13 +234,14 @@ class EvacWriter(StorageWriter):
         until = monotonic() + self.patience
         while True:
             self._reserve()
-            slot = self._slots.acquire()
+            # One that is on its way is waited for in there.
+            slot = self._all.client.acquire(max(_ASK_SECONDS, until - monotonic()))
             if slot is not None:
                 return slot
             if monotonic() >= until:
                 reason = self._all.client.last_refusal
                 raise GenerationError("dcp.save", f"no slot within {self.patience:g} s: {reason}")
-            # The daemon refuses at once, also what it has only to finish a flush for.
+            # Of one that is being flushed the daemon does not tell when that has ended.
             time.sleep(_PAUSE_SECONDS)
 
     def _reserve(self) -> None:

@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable
 from threading import Thread
 from typing import Any
@@ -83,7 +82,8 @@ class Worker:
 
     def begin(self, step: int) -> dict[str, Any]:
         """Acquire a slot and write half of the body: torn until `finish`."""
-        self.slot = self._acquired()
+        # For memory that is still being made; on a busy machine that takes.
+        self.slot = self.client.acquire(20.0)
         if self.slot is None:
             return {"refused": self.client.last_refusal}
         self.slot.begin(self.incarnation)
@@ -91,16 +91,6 @@ class Worker:
         half = len(body) // 2
         self.slot.memory[PAGE : PAGE + half] = body[:half]
         return {"slot": self.slot.number}
-
-    def _acquired(self, seconds: float = 20.0) -> SlotMemory | None:
-        """The daemon refuses at once what it is still making memory for; on a busy machine that takes."""
-        ends = time.monotonic() + seconds  # noqa: TID251 - real processes live in real time
-        while True:
-            slot = self.client.acquire(5.0)
-            made = "being prepared" not in self.client.last_refusal
-            if slot is not None or made or time.monotonic() > ends:  # noqa: TID251 - as above
-                return slot
-            time.sleep(0.01)
 
     def finish(self, step: int) -> dict[str, Any]:
         """Write the rest and stage."""

@@ -12,6 +12,7 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from threading import Condition, Thread
 from typing import TypeVar
@@ -86,12 +87,15 @@ class Daemon:
         self.refuse_job = ""
         self.refuse_staged = ""
         self.slots_at_most = 16
+        # Of a reservation; the others come by `bring`.
+        self.slots_at_once = 16
         self.busy = False
         self.running: OrderGiven | None = None
         self.make_slot: Callable[[int], list[int]] = lambda nbytes: [sealed(nbytes)]
         # Requests of these types wait until `answer_held`.
         self.hold: set[str] = set()
         self._held: list[tuple[Peer, Packet]] = []
+        self._coming: list[Callable[[], None]] = []
         self._numbers = 0
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.bind(str(path))
@@ -132,6 +136,10 @@ class Daemon:
             self._held = []
         for peer, packet in held:
             self._answer(peer, packet)
+
+    def bring(self) -> None:
+        """Send the next slot of those that are still to come."""
+        self._coming.pop(0)()
 
     def stop(self) -> None:
         """Be gone, like a daemon that died: the socket file stays."""
@@ -230,14 +238,21 @@ class Daemon:
         count = min(message.slots, self.slots_at_most)
         if count == 0:
             self._send(peer, Refuse(reason="the budget is 0 bytes"), re)
-        for index in range(count):
-            fds = self.make_slot(message.nbytes)
-            self._numbers += 1
-            if len(fds) == 1:
-                peer.memory[self._numbers] = os.dup(fds[0])
-                peer.free.append(self._numbers)
-            slot = Slot(slot=self._numbers, nbytes=message.nbytes, last=index == count - 1)
-            self._send(peer, slot, re, fds)
+        send: list[Callable[[], None]] = [
+            partial(self._give, peer, message, re, n == count) for n in range(1, count + 1)
+        ]
+        self._coming = send[self.slots_at_once :]
+        for one in send[: self.slots_at_once]:
+            one()
+
+    def _give(self, peer: Peer, message: Reserve, re: int | None, last: bool) -> None:
+        fds = self.make_slot(message.nbytes)
+        self._numbers += 1
+        if len(fds) == 1:
+            peer.memory[self._numbers] = os.dup(fds[0])
+            peer.free.append(self._numbers)
+        slot = Slot(slot=self._numbers, nbytes=message.nbytes, last=last)
+        self._send(peer, slot, re, fds)
 
     def _stage(self, peer: Peer, message: Staged, re: int | None) -> None:
         if peer.writing != message.slot:

@@ -104,7 +104,8 @@ class Node:
                 return happening
 
     def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._over.set)
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._over.set)
         self._thread.join(LIMIT)
 
     def _ask(self, message: Drain | Cancel | Drill) -> Message:
@@ -127,9 +128,8 @@ def client(node: Node, connect: Callable[..., evac.Client]) -> evac.Client:
 
 
 def stage(client: evac.Client, step: int, body: bytes) -> None:
-    while (slot := client.acquire(LIMIT)) is None:
-        # `reserve` returns with the first slot; the next ones are on their way.
-        assert "one is being prepared" in client.last_refusal
+    slot = client.acquire(LIMIT)
+    assert slot is not None, client.last_refusal
     slot.begin(incarnation=0)
     slot.memory[PAGE : PAGE + len(body)] = body
     slot.complete(Header(SlotState.COMPLETE, 0, step, len(body)))

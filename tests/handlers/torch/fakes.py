@@ -57,6 +57,10 @@ class FakeClient:
         self._slots = {n: self._slot(n, nbytes) for n in range(slots)}
         self._free = list(self._slots)
 
+    @property
+    def slots_ready(self) -> int:
+        return len(self._slots)
+
     def acquire(self, timeout: float) -> SlotMemory | None:
         return self._slots[self._free.pop(0)] if self._free else None
 

@@ -3,12 +3,15 @@
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from evac._memory import SlotMemory
 from evac.generation import Generation
 from evac.torch.daemon_slots import DaemonSlots
+from evac.torch.layout import Layout
 from tests.handlers.torch import ranks, scenes
 from tests.handlers.torch.fakes import FakeClient
 from tests.handlers.torch.node import node
@@ -81,4 +84,46 @@ def test_a_daemon_that_hangs_costs_training_one_percent() -> None:
     client.hangs = False
     client.reserve(nbytes=4096, slots=1, body="b", layout="l", incarnation=1)
     client.now += 30.0
+    assert slots.acquire() is not None
+
+
+class Making(FakeClient):
+    """Its daemon is making memory: one slot after the other, and the next when a test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.made = 1
+
+    @property
+    def slots_ready(self) -> int:
+        return self.made
+
+    def acquire(self, timeout: float = 0.25) -> SlotMemory | None:
+        if len(self.kept) < self.made:
+            return super().acquire(timeout)
+        self.now += timeout
+        return None
+
+
+def test_memory_long_in_the_making_is_waited_for_once_a_slot_and_used_as_soon_as_it_is_there() -> (
+    None
+):
+    client = Making()
+    slots = DaemonSlots(client.as_client(), slots=3, clock=lambda: client.now)
+    layout = cast(Layout, SimpleNamespace(body="b", name="l"))
+    assert slots.reserve(4096, layout, 1) == ""
+    for made in (1, 2, 3):
+        client.made = made
+        slot = slots.acquire()
+        assert slot is not None
+        client.staged(slot, made)
+        began = client.now
+        for _ in range(100):
+            client.now += 0.01
+            assert slots.acquire() is None
+        assert client.now - began == pytest.approx(100 * 0.01 + 0.25)
+
+    assert slots.reserve(4096, layout, 1) == ""
+    client.kept.clear()
     assert slots.acquire() is not None
