@@ -41,7 +41,7 @@ from evacd.report.standing_notices import LONGEST_SECONDS, Heard, Key, kept, of_
 log = structlog.get_logger()
 
 # A disk that takes longer to keep a few hundred bytes is not waited for: the node leaves.
-_NOTE_SECONDS = 2.0
+NOTE_SECONDS = 2.0
 # After a new boot: every source has answered by then, or one does not for longer than a node may idle.
 _CALM_SECONDS = 120.0
 
@@ -215,14 +215,20 @@ class Leaving:
     async def settled(self) -> None:
         """Wait until nothing of it runs any more."""
         for gate in self._gates:
-            gate.look_no_more()
+            gate.end_soon()
         for lines in self._lines:
             lines.end_soon()
         while self._running:
             await wait(set(self._running))
 
+    async def written(self) -> None:
+        """What was noted is on the disk, or that takes too long."""
+        await self._file.written(within=NOTE_SECONDS)
+
     def stop(self) -> None:
         """End what still runs; what it did stays noted for the next start."""
+        for gate in self._gates:
+            gate.end_soon()
         for task in self._running:
             task.cancel()
 
@@ -367,7 +373,7 @@ class Leaving:
 
     async def _noted(self) -> None:
         self._note(self._standing)
-        await self._file.written(within=_NOTE_SECONDS)
+        await self.written()
 
     def _note(self, standing: Standing) -> None:
         closed = (*(gate.name for gate in self._gates if gate.closed), *self._strangers)

@@ -32,6 +32,7 @@ class Fault:
         status: Answered in place of the truth; 0: only slow; -1: the connection is cut.
         slow: Seconds before that.
         after: The request is carried out, and then answered so.
+        together: Held until so many of them are under way at once.
     """
 
     method: str = ""
@@ -41,6 +42,7 @@ class Fault:
     times: int = 1_000_000
     after: bool = False
     retry_after: int = 0
+    together: asyncio.Barrier | None = None
 
 
 @dataclass(frozen=True)
@@ -152,6 +154,8 @@ class Kube:
     async def _fail(
         self, fault: Fault, request: web.Request, handler: Any, user: User | None
     ) -> web.StreamResponse:
+        if fault.together is not None:
+            await fault.together.wait()
         if fault.slow:
             await asyncio.sleep(fault.slow)
         if fault.after or fault.status == 0:

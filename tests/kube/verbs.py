@@ -139,13 +139,19 @@ class Handler:
         body = await body_of(request)
         uid = body.get("deleteOptions", {}).get("preconditions", {}).get("uid")
         if uid and uid != pod["metadata"]["uid"]:
-            raise Refusal(409, "Conflict", "the UID in the precondition does not match")
+            raise Refusal(
+                409,
+                "Conflict",
+                f"the UID in the precondition ({uid}) does not match the UID in record",
+            )
         for budget in self._storage.list(BUDGETS, wanted.namespace):
             labels = budget["spec"]["selector"]["matchLabels"]
             selector = ",".join(f"{key}={value}" for key, value in labels.items())
             if labelled(pod, selector) and not budget["status"]["disruptionsAllowed"]:
                 raise Refusal(
-                    429, "TooManyRequests", "Cannot evict pod as it would violate its budget"
+                    429,
+                    "TooManyRequests",
+                    "Cannot evict pod as it would violate the pod's disruption budget.",
                 )
         await self._storage.delete(PODS, wanted.namespace, wanted.name)
         return as_json({"kind": "Status", "apiVersion": "v1", "status": "Success"}, 201)

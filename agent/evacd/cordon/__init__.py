@@ -29,6 +29,11 @@ class Cordon(Protocol):
 class Following(Cordon, Protocol):
     """One that is told more of an order than its beginning, and remembers elsewhere what it did."""
 
+    @property
+    def unanswered(self) -> bool:
+        """The last close or reopen ended for want of an answer: it is worth another try later."""
+        ...
+
     async def amended(self, order: Order, *, seconds_left: float) -> str | None:
         """The order, for which it is closed, has less time or is surer. As `close` otherwise."""
         ...

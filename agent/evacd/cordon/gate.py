@@ -2,12 +2,14 @@
 
 What is asked for while the cordon works waits for it to end, and only the last thing asked
 for is then done. A running close is waited for, not ended: what a killed program has already
-sent to its scheduler may land after the reopen, and then the node stays closed.
+sent to its scheduler may land after the reopen, and then the node stays closed. What ended for
+want of an answer is tried again, ever less often, until it is done or something else is wished:
+a node that is never opened again costs money, one that stays open has new work lost.
 """
 
-from asyncio import Task, TaskGroup
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from asyncio import Task, TaskGroup, TimerHandle, get_running_loop
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
@@ -17,6 +19,8 @@ from evacd.cordon import Cordon, Following
 from evacd.facts import Order
 
 log = structlog.get_logger()
+
+_MOST_AGAIN_SECONDS = 300.0
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,8 @@ class Gate:
         clock: Clock,
         run: Callable[[Callable[[], Coroutine[Any, Any, None]]], None],
         tell: Callable[[str, str, Mapping[str, Any]], None],
-        noted: Callable[[], Awaitable[None]],
+        noted: Callable[[], Coroutine[Any, Any, None]],
+        again_seconds: float = 2.0,
     ) -> None:
         """Wire it up.
 
@@ -54,8 +59,9 @@ class Gate:
             run: Runs work beside the flush.
             tell: Told the order's id, the event's name and its data.
             noted: Awaited when `closed` became true, before the cordon is asked to close:
-                what may have been done must be known after a crash. Called when it became
-                false.
+                what may have been done must be known after a crash; beside that where the
+                cordon remembers it elsewhere. Called when it became false.
+            again_seconds: Until what had no answer is tried again for the first time.
         """
         self.name = cordon.name
         self.closed = False
@@ -68,8 +74,11 @@ class Gate:
         self._amended: Order | None = None
         self._emptied: _Emptied | None = None
         self._told: _Emptied | None = None
+        self._telling: _Emptied | None = None
         self._aside: Task[str | None] | None = None
-        self._looking = False
+        self._looking = self._ending = False
+        self._again_seconds = self._pause = again_seconds
+        self._again: TimerHandle | None = None
         self._inherit: Callable[[str], None] | None = None
         self._working = False
 
@@ -85,12 +94,14 @@ class Gate:
         """The order has less time, or is surer: after a close has ended."""
         if isinstance(self._cordon, Following):
             self._amended = order
+            self._break_off(order)
             self._begin()
 
     def emptied(self, order: Order, *, kept: int, lost: int) -> None:
         """The flush is over, for now: once for each outcome, after a close has ended."""
         emptied = _Emptied(order, kept, lost)
         if isinstance(self._cordon, Following) and emptied != self._told:
+            self._break_off(order)
             self._emptied = self._told = emptied
             self._begin()
 
@@ -104,17 +115,45 @@ class Gate:
             self._inherit = found
             self._begin()
 
-    def look_no_more(self) -> None:
-        """Whatever an earlier daemon left stays unknown, if it still is."""
-        self._inherit = None
+    def end_soon(self) -> None:
+        """Whatever an earlier daemon left stays unknown, if it still is; nothing is tried again."""
+        self._inherit, self._ending = None, True
+        self._forget_again()
         if self._looking and self._aside is not None:
             self._aside.cancel()
 
     def _want(self, wish: _Wish) -> None:
         self._wish, self._amended, self._emptied = wish, None, None
+        self._forget_again()
+        self._pause = self._again_seconds
         if self._aside is not None:
             self._aside.cancel()
         self._begin()
+
+    def _break_off(self, order: Order) -> None:
+        """What is told of the flush's end may take until a deadline that is none any more."""
+        if self._telling is not None and self._aside is not None:
+            self._emptied = self._told = replace(self._telling, order=order)
+            self._aside.cancel()
+
+    def _later(self, wish: _Wish) -> None:
+        """Have another try, if nothing else is wished until then."""
+
+        def due() -> None:
+            self._again = None
+            if self._telling is not None:
+                self._break_off(self._telling.order)
+            self._wish = wish
+            self._begin()
+
+        if self._wish is None and not self._ending:
+            self._again = get_running_loop().call_later(self._pause, due)
+            self._pause = min(2 * self._pause, _MOST_AGAIN_SECONDS)
+
+    def _forget_again(self) -> None:
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
 
     def _begin(self) -> None:
         if not self._working:
@@ -168,11 +207,15 @@ class Gate:
     async def _tell_emptied(self, emptied: _Emptied) -> None:
         assert isinstance(self._cordon, Following)
         left = emptied.order.deadline - self._clock.monotonic()
-        wrong = await self._unless_wished(
-            self._cordon.emptied(
-                emptied.order, kept=emptied.kept, lost=emptied.lost, seconds_left=left
+        self._telling = emptied
+        try:
+            wrong = await self._unless_wished(
+                self._cordon.emptied(
+                    emptied.order, kept=emptied.kept, lost=emptied.lost, seconds_left=left
+                )
             )
-        )
+        finally:
+            self._telling = None
         if wrong is not None:
             self._tell(emptied.order.id, "cordon.failed", {"name": self.name, "reason": wrong})
 
@@ -186,29 +229,45 @@ class Gate:
 
     async def _carry_out(self, wish: _Wish) -> None:
         if wish.reason is None:
-            await self._close(wish.order)
+            await self._close(wish)
         elif self.closed:
-            await self._reopen(wish.order, wish.reason)
+            await self._reopen(wish, wish.reason)
 
-    async def _close(self, order: Order) -> None:
+    async def _close(self, wish: _Wish) -> None:
         began = self._clock.monotonic()
         self.closed = True
-        await self._noted()
-        wrong = await self._cordon.close(
-            order, seconds_left=order.deadline - self._clock.monotonic()
-        )
-        if wrong is None:
+        if isinstance(self._cordon, Following):
+            # A disk that is busy with the flush may take longer than the node should stay open.
+            async with TaskGroup() as tasks:
+                tasks.create_task(self._noted())
+                await self._shut(wish, began)
+        else:
+            await self._noted()
+            await self._shut(wish, began)
+
+    async def _shut(self, wish: _Wish, began: float) -> None:
+        order = wish.order
+        left = order.deadline - self._clock.monotonic()
+        if (wrong := await self._cordon.close(order, seconds_left=left)) is None:
             took = self._clock.monotonic() - began
             self._tell(order.id, "cordon.closed", {"name": self.name, "seconds": took})
         else:
-            self._tell(order.id, "cordon.failed", {"name": self.name, "reason": wrong})
+            self._failed(wish, wrong)
 
-    async def _reopen(self, order: Order, reason: str) -> None:
-        wrong = await self._cordon.reopen(order, reason=reason)
+    async def _reopen(self, wish: _Wish, reason: str) -> None:
+        wrong = await self._cordon.reopen(wish.order, reason=reason)
         if wrong is None:
             self.closed = False
-            self._tell(order.id, "cordon.reopened", {"name": self.name})
+            self._tell(wish.order.id, "cordon.reopened", {"name": self.name})
             await self._noted()
         else:
             # It stays noted as closed, so that the next cancel or start tries again.
-            self._tell(order.id, "cordon.failed", {"name": self.name, "reason": wrong})
+            self._failed(wish, wrong)
+
+    def _failed(self, wish: _Wish, wrong: str) -> None:
+        passes = isinstance(self._cordon, Following) and self._cordon.unanswered
+        # Told once, however often it is tried.
+        if not passes or self._pause == self._again_seconds:
+            self._tell(wish.order.id, "cordon.failed", {"name": self.name, "reason": wrong})
+        if passes:
+            self._later(wish)

@@ -8,15 +8,27 @@ from tests.agent.cordon.test_gate import ONE, TWO, Scheduler, at_rest
 
 
 class Follower(Scheduler):
-    """Counts what it is told, and may take for ever over it."""
+    """Counts what it is told, and may take for ever over it; its first tries may have no answer."""
 
-    def __init__(self, *, left: str | None = None, ends: bool = True) -> None:
+    def __init__(self, *, left: str | None = None, ends: bool = True, silent: int = 0) -> None:
         super().__init__()
         self.left = left
         self.ends = ends
+        self.silent = silent
+        self.unanswered = False
+        self.tried = asyncio.Event()
+        self.answered = asyncio.Event()
         self.emptied_began = asyncio.Event()
         self.look_began = asyncio.Event()
         self.looks = 0
+
+    async def _set(self, closed: bool, order: Order) -> str | None:
+        self.unanswered = self.silent > 0
+        self.silent -= 1
+        self.wrong = "no answer" if self.unanswered else None
+        wrong = await super()._set(closed, order)
+        (self.tried if self.unanswered else self.answered).set()
+        return wrong
 
     async def amended(self, order: Order, *, seconds_left: float) -> str | None:
         assert not self.busy
@@ -30,7 +42,7 @@ class Follower(Scheduler):
         self.emptied_began.set()
         if not self.ends:
             await asyncio.Event().wait()
-        self.done.append((f"emptied {kept}/{lost}", order.id))
+        self.done.append((f"emptied {kept}/{lost}", f"{order.id} by {order.deadline:g}"))
         return "a pod stays" if lost else None
 
     async def left_over(self) -> str | None:
@@ -41,6 +53,12 @@ class Follower(Scheduler):
             await asyncio.Event().wait()
         await asyncio.sleep(0)
         return self.left
+
+
+async def turns() -> None:
+    """What is due by now is done."""
+    for _ in range(50):
+        await asyncio.sleep(0)
 
 
 async def test_it_is_told_after_the_close_and_once_for_each_outcome() -> None:
@@ -65,6 +83,117 @@ async def test_an_amendment_is_told_after_the_close_and_before_the_end() -> None
         scene.gate.amend(replace(ONE, amendments=2))
 
     assert [what for what, _ in follower.done] == ["close", "amended 2", "emptied 1/0"]
+
+
+async def test_an_amendment_does_not_wait_for_what_the_old_deadline_left_time_for() -> None:
+    """Pods that a budget holds are asked for until the deadline: of the order as it is by then."""
+    follower = Follower(ends=False)
+    sooner = replace(ONE, deadline=1005.0, amendments=1)
+    async with at_rest(follower) as scene:
+        scene.gate.close(ONE)
+        scene.gate.emptied(ONE, kept=1, lost=0)
+        await follower.emptied_began.wait()
+        follower.ends = True
+        scene.gate.amend(sooner)
+        scene.gate.emptied(sooner, kept=1, lost=0)
+
+    assert follower.done[1:] == [("amended 1", "one"), ("emptied 1/0", "one by 1005")]
+
+
+async def test_another_outcome_does_not_wait_for_the_one_before() -> None:
+    follower = Follower(ends=False)
+    async with at_rest(follower) as scene:
+        scene.gate.close(ONE)
+        scene.gate.emptied(ONE, kept=1, lost=0)
+        await follower.emptied_began.wait()
+        follower.ends = True
+        scene.gate.emptied(ONE, kept=2, lost=0)
+
+    assert [what for what, _ in follower.done] == ["close", "emptied 2/0"]
+
+
+async def test_a_disk_that_takes_for_ever_does_not_keep_the_node_open() -> None:
+    """The node itself remembers that it was closed: it need not be on the disk before."""
+    follower = Follower()
+
+    async def noted() -> None:
+        await follower.answered.wait()
+
+    async with asyncio.timeout(20), at_rest(follower, noted=noted) as scene:
+        scene.gate.close(ONE)
+
+    assert scene.told == [("one", "cordon.closed")]
+
+
+async def test_what_had_no_answer_is_tried_until_it_has_and_told_once() -> None:
+    follower = Follower(silent=3)
+    async with at_rest(follower, again_seconds=0.001) as scene:
+        scene.gate.close(ONE)
+        await follower.answered.wait()
+    assert scene.told == [("one", "cordon.failed"), ("one", "cordon.closed")]
+
+    follower.silent = 2
+    follower.answered.clear()
+    async with at_rest(follower, again_seconds=0.001) as scene:
+        scene.gate.closed = True
+        scene.gate.reopen(ONE, reason="cancelled")
+        await follower.answered.wait()
+    assert scene.told == [("one", "cordon.failed"), ("one", "cordon.reopened")]
+    assert not scene.gate.closed
+
+
+async def test_what_is_refused_is_not_tried_again() -> None:
+    class Refusing(Follower):
+        """Another try cannot help."""
+
+        async def _set(self, closed: bool, order: Order) -> str | None:
+            await super()._set(closed, order)
+            return "forbidden"
+
+    follower = Refusing()
+    async with at_rest(follower, again_seconds=0.0) as scene:
+        scene.gate.close(ONE)
+        await follower.answered.wait()
+        await turns()
+
+    assert follower.done == [("close", "one")]
+    assert scene.told == [("one", "cordon.failed")]
+
+
+async def test_a_wish_takes_the_place_of_another_try() -> None:
+    follower = Follower(silent=1)
+    async with at_rest(follower, again_seconds=3600.0) as scene:
+        scene.gate.close(ONE)
+        await follower.tried.wait()
+        scene.gate.reopen(ONE, reason="cancelled")
+        await follower.answered.wait()
+
+    assert follower.done == [("close", "one"), ("reopen", "one")]
+
+
+async def test_another_try_ends_what_is_told_of_the_flush_and_that_is_told_again() -> None:
+    follower = Follower(silent=1, ends=False)
+    async with at_rest(follower, again_seconds=0.001) as scene:
+        scene.gate.close(ONE)
+        scene.gate.emptied(ONE, kept=1, lost=0)
+        await follower.answered.wait()
+        follower.ends = True
+        scene.gate.emptied(ONE, kept=2, lost=0)
+
+    told = [what for what, _ in follower.done]
+    assert (told[:2], told[-1]) == (["close", "close"], "emptied 2/0")
+
+
+async def test_after_the_end_nothing_is_tried_again() -> None:
+    follower = Follower(silent=5)
+    async with at_rest(follower, again_seconds=0.0) as scene:
+        scene.gate.close(ONE)
+        await follower.began.wait()
+        scene.gate.end_soon()
+        await follower.tried.wait()
+        await turns()
+
+    assert follower.done == [("close", "one")]
 
 
 async def test_a_cancel_ends_what_follows_and_opens() -> None:
@@ -131,7 +260,7 @@ async def test_a_stop_ends_a_look_that_does_not_end() -> None:
     async with at_rest(follower) as scene:
         scene.gate.inherit(lambda boot: None)
         await follower.look_began.wait()
-        scene.gate.look_no_more()
+        scene.gate.end_soon()
 
     assert follower.looks == 1
 

@@ -113,15 +113,18 @@ C. Cordon and drain
   52*  aws-node-termination-handler#1277  the taint is lost, its error swallowed
       cordon/kubernetes/test_cordon.py::test_a_taint_that_somebody_loses_is_put_back
       cordon/kubernetes/test_cordon.py::test_a_taint_that_does_not_stay_is_told
+      cordon/kubernetes/test_cordon.py::test_whoever_looks_at_the_node_sees_that_it_could_not_be_closed
       cordon/test_gate.py::test_a_reopen_that_failed_stays_noted_as_closed
   54*  aws-node-termination-handler#127   without tolerations it is not on a tainted node
       ../container/test_chart.py::test_it_comes_to_every_node_of_its_pools_whatever_taints_that_has
   55*  aws-node-termination-handler#476   new work still lands on the dying node
       daemon/test_cordon_in_time.py::test_a_certain_notice_closes_the_cordon_while_the_flush_still_runs
       ../container/test_node_leaves.py::test_a_preempted_node_is_closed_before_its_flush_is_over
+      cordon/kubernetes/test_cordon.py::test_threads_that_are_all_busy_keep_the_node_open_for_nobody
+      cordon/test_following.py::test_a_disk_that_takes_for_ever_does_not_keep_the_node_open
   56   k8s-node-termination-handler#38    one after another: 6 of 40 pods in 30 s
       plan/test_plan.py::test_lanes_run_beside_each_other
-      cordon/kubernetes/test_cordon.py::test_a_budget_is_obeyed_and_told_within_the_time
+      cordon/kubernetes/test_cordon.py::test_pods_are_asked_for_beside_each_other
   58*  kured#955, #63                     not opened again after the reboot
       daemon/test_leaving.py::test_after_a_reboot_the_node_is_opened_and_no_drain_stands
       ../container/test_node_leaves.py::test_after_a_reboot_the_node_says_itself_that_it_was_ours
@@ -130,6 +133,8 @@ C. Cordon and drain
       cordon/kubernetes/test_cordon.py::test_another_handler_s_marks_are_named
   61*  karpenter-provider-aws#4028        the drain takes longer than there is
       plan/test_plan.py::test_no_step_in_time_ends_after_the_deadline_less_the_reserve
+      cordon/kubernetes/test_cordon.py::test_a_budget_is_obeyed_and_told_within_the_time
+      cordon/test_following.py::test_an_amendment_does_not_wait_for_what_the_old_deadline_left_time_for
 
 D. Shutdown
 

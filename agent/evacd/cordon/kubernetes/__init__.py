@@ -1,12 +1,12 @@
 """The `kubernetes` cordon: unschedulable and a NoSchedule taint, a condition, events.
 
 In this order: `unschedulable` alone, which touches nothing else; the taint; a look whether both
-are there; the condition; the events. What one of them meets keeps none of the others from
+are there; the condition; the events, which also say so where it could not be closed. What one of them meets keeps none of the others from
 being tried. ``NoExecute`` is never set: it would end the very pods that are being saved.
 """
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -72,28 +72,30 @@ class KubernetesCordon:
         self._uid = ""
         # Other handlers that have left their marks on the node, as it was last seen.
         self.others: tuple[str, ...] = ()
+        self.unanswered = False
+        self._opened = False
 
     async def close(self, order: Order, *, seconds_left: float) -> str | None:
         """See `Cordon`."""
         asking = Asking(self._client, self._node)
         text = self._told(order, seconds_left)
         reason = f"{order.source}-{order.kind}"
+        wrong: dict[str, str] = {}
         steps: dict[str, Coroutine[Any, Any, None]] = {}
         if not self._report_only:
             steps["cordon"] = self._shut(asking, order)
         steps["condition"] = self._condition(asking, reason, text, going=True)
-        steps["event"] = self._event(asking, order, "NoticeReceived", text, warning=True)
-        return await self._each(asking, steps)
+        steps["event"] = self._tell_closed(asking, order, text, wrong)
+        return await self._each(asking, steps, wrong)
 
     async def reopen(self, order: Order, *, reason: str) -> str | None:
         """See `Cordon`."""
-        asking = Asking(self._client, self._node)
+        asking, wrong = Asking(self._client, self._node), dict[str, str]()
         # Where it only tells, there may be a mark of before: nothing is patched where there is none.
         steps: dict[str, Coroutine[Any, Any, None]] = {"uncordon": self._open(asking)}
         steps["condition"] = self._condition(asking, "Stays", reason, going=False)
-        name = "NoticeCancelled" if self._report_only else "Uncordon"
-        steps["event"] = self._event(asking, order, name, reason, warning=False)
-        return await self._each(asking, steps)
+        steps["event"] = self._tell_reopened(asking, order, reason, wrong)
+        return await self._each(asking, steps, wrong)
 
     async def emptied(
         self, order: Order, *, kept: int, lost: int, seconds_left: float
@@ -205,8 +207,27 @@ class KubernetesCordon:
         await asking.ask("GET", "/api/v1/pods", params=params)
 
     async def _open(self, asking: Asking) -> None:
-        node = await asking.change(marks.reopening, await asking.node())
+        before = await asking.node()
+        node = await asking.change(marks.reopening, before)
         self._uid = marks.uid_of(node)
+        self._opened = marks.is_cordoned(before) and not marks.is_cordoned(node)
+
+    async def _tell_closed(
+        self, asking: Asking, order: Order, text: str, wrong: Mapping[str, str]
+    ) -> None:
+        await self._event(asking, order, "NoticeReceived", text, warning=True)
+        if (why := wrong.get("cordon")) is not None:
+            await self._event(asking, order, "CordonError", f"not cordoned: {why}", warning=True)
+
+    async def _tell_reopened(
+        self, asking: Asking, order: Order, reason: str, wrong: Mapping[str, str]
+    ) -> None:
+        if (why := wrong.get("uncordon")) is not None:
+            text = f"{reason}, and it is not uncordoned: {why}"
+            await self._event(asking, order, "UncordonError", text, warning=True)
+            return
+        name = "Uncordon" if self._opened else "NoticeCancelled"
+        await self._event(asking, order, name, reason, warning=False)
 
     def _told(self, order: Order, seconds_left: float) -> str:
         utc = self._clock.utc()
@@ -245,27 +266,35 @@ class KubernetesCordon:
                 raise
 
     async def _each(
-        self, asking: Asking, steps: dict[str, Coroutine[Any, Any, None]]
+        self,
+        asking: Asking,
+        steps: Mapping[str, Coroutine[Any, Any, None]],
+        wrong: dict[str, str] | None = None,
     ) -> str | None:
-        """One after the other, all within the time limit; what went wrong, or None."""
-        wrong = dict.fromkeys(steps, "not reached")
-        now = ""
+        """One after the other, all within the time limit; what went wrong, or None.
+
+        Args:
+            wrong: Gets what went wrong with each step, for those behind it.
+        """
+        wrong = {} if wrong is None else wrong
+        left = list(steps)
         try:
             async with asyncio.timeout(self._timeout):
-                for now, step in steps.items():
+                for name, step in steps.items():
                     try:
                         await step
                     except (Refused, _Undone) as error:
-                        wrong[now] = str(error)
-                    else:
-                        del wrong[now]
+                        wrong[name] = str(error)
+                    left.remove(name)
         except TimeoutError:
             last = asking.last
             why = f"{last.reason}: {last.cure}" if last else "no answer in time"
-            wrong[now] = f"not done within {self._timeout:g} s ({why})"
+            wrong |= dict.fromkeys(left, "not reached")
+            wrong |= dict.fromkeys(left[:1], f"not done within {self._timeout:g} s ({why})")
         finally:
             for step in steps.values():
                 step.close()
+        self.unanswered = bool(left)
         return "; ".join(f"{name}: {text}" for name, text in wrong.items()) or None
 
 

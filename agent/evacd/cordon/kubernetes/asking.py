@@ -19,8 +19,6 @@ STRATEGIC = "application/strategic-merge-patch+json"
 
 _FIRST_PAUSE = 0.05
 _MOST_PAUSE = 1.0
-# An API server may ask for more; no order has the time.
-_MOST_OBEYED = 2.0
 # After so many conflicts a patch that touches no list goes without a version.
 _CONFLICTS = 3
 _CONFLICT = 409
@@ -42,6 +40,26 @@ _CURES = {
     404: "give evacd the node's name as Kubernetes has it (NODE_NAME, or node.name)",
     422: "",
 }
+
+
+class Pauses:
+    """How long to wait before each next try, in seconds: twice as long each time, up to a limit."""
+
+    def __init__(self, first: float, *, most: float, obeyed: float) -> None:
+        """Begin with *first*.
+
+        Args:
+            most: None is longer of itself.
+            obeyed: The most that the server may ask for.
+        """
+        self._next = first
+        self._most = most
+        self._obeyed = obeyed
+
+    def after(self, failed: Failed) -> float:
+        """The pause after this failure."""
+        pause, self._next = self._next, min(2 * self._next, self._most)
+        return max(pause, min(failed.retry_after, self._obeyed))
 
 
 class Asking:
@@ -117,7 +135,8 @@ class Asking:
         Raises:
             Refused: Another try cannot help.
         """
-        pause = _FIRST_PAUSE
+        # An API server may ask for more; no order has the time.
+        pauses = Pauses(_FIRST_PAUSE, most=_MOST_PAUSE, obeyed=2.0)
         while True:
             told = {**(params or {}), **(self._dry if method != "GET" else {})}
             answer = await self._client.ask(method, path, params=told, body=body, kind=kind)
@@ -131,8 +150,7 @@ class Asking:
                     "cordon.delayed", by="kubernetes", reason=answer.reason, cure=answer.cure
                 )
             self.last = answer
-            await asyncio.sleep(max(pause, min(answer.retry_after, _MOST_OBEYED)))
-            pause = min(2 * pause, _MOST_PAUSE)
+            await asyncio.sleep(pauses.after(answer))
 
 
 def helps(failed: Failed) -> bool:

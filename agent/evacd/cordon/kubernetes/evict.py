@@ -1,22 +1,24 @@
 """Pods are evicted last, and only where that is asked for: what is to be saved is saved by then.
 
 Evicting honours disruption budgets: 429 says that one forbids it for now, and it is asked for
-again until the time is over. Source: kubernetes.io/docs/concepts/scheduling-eviction/
-api-eviction, read 2026-11. A pod under two budgets is refused with 500 for as long as it is; so no
-pod that is refused may keep others from being asked for.
+again until the time is over, ever less often: a budget may stand for the hour that an order has.
+Source: kubernetes.io/docs/concepts/scheduling-eviction/api-eviction, read 2026-11. A pod under two
+budgets is refused with 500 for as long as it is; so no pod that is refused may keep others from
+being asked for.
 """
 
 import asyncio
 from asyncio import TaskGroup
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from evacd.cordon.kubernetes.asking import Asking, Refused, helps
+from evacd.cordon.kubernetes.asking import Asking, Pauses, Refused, helps
 from evacd.kube import Failed
 
 _AT_ONCE = 16
-_PAUSE_SECONDS = 0.5
+# The pod was written to meanwhile, or is another one by now.
+_CHANGED = 409
 
 
 @dataclass(frozen=True)
@@ -84,11 +86,13 @@ async def evict(asking: Asking, node: str, result: Evicted) -> None:
             "deleteOptions": {"preconditions": {"uid": pod.uid}} if pod.uid else {},
         }
         path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/eviction"
+        # At most as kubectl's drain has it; the server asks for 10 s where a budget's own state is behind.
+        pauses = Pauses(0.5, most=5.0, obeyed=10.0)
         while (why := await _once(asking, room, path, body)) is not None:
             result.left[pod] = why.reason
-            if not helps(why):
+            if not (helps(why) or why.status == _CHANGED):
                 return
-            await asyncio.sleep(_PAUSE_SECONDS)
+            await asyncio.sleep(pauses.after(why))
         del result.left[pod]
         result.gone += 1
 
@@ -102,11 +106,13 @@ async def _once(asking: Asking, room: asyncio.Semaphore, path: str, body: object
         try:
             await asking.ask("POST", path, body=body, again=False)
         except Refused as refused:
-            if refused.status == 404:
-                return None
-            return Failed(
-                "a disruption budget forbids it" if refused.status == 429 else str(refused),
-                status=refused.status,
+            failed = refused.failed
+            if failed.status == 404 or (failed.status == _CHANGED and "UID in" in failed.message):
+                return None  # it is gone; another one may have its name
+            # An API server that has too much to do says 429 as well.
+            budget = failed.status == 429 and "budget" in failed.message
+            return replace(
+                failed, reason="a disruption budget forbids it" if budget else str(refused)
             )
     return None
 

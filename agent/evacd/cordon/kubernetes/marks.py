@@ -68,7 +68,8 @@ def mark_of(node: Node) -> Mark | None:
 def closing(node: Node, order: str, boot: str) -> Patch:
     """Cordon it, and remember how it was. Touches no list, so it can do without a version."""
     before = mark_of(node)
-    was = before.cordoned_before if before is not None else is_cordoned(node)
+    # Open in spite of our mark: whoever had closed it has taken that back, or ours.
+    was = is_cordoned(node) and (before is None or before.cordoned_before)
     text = json.dumps(asdict(Mark(order, boot, was)))
     return {
         "metadata": {"annotations": {ANNOTATION: text}},

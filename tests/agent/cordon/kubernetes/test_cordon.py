@@ -3,6 +3,8 @@
 import asyncio
 import json
 import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import aiohttp
@@ -13,9 +15,10 @@ from structlog.testing import capture_logs
 from evacd.clock import SystemClock
 from evacd.cordon import Cordon, Following
 from evacd.cordon.kubernetes import KubernetesCordon
+from evacd.cordon.kubernetes.asking import Pauses
 from evacd.cordon.kubernetes.marks import ANNOTATION, TAINT
 from evacd.facts import Confidence, Order
-from evacd.kube import Client, in_cluster
+from evacd.kube import Client, Failed, in_cluster
 from tests.agent.cordon.kubernetes.conftest import NODE, Cluster, Make
 from tests.kube.access import User
 from tests.kube.discovery import BUDGETS, PODS
@@ -144,6 +147,8 @@ async def test_another_s_cordon_is_remembered_and_stays(cluster: Cluster, make: 
     assert await cordon.reopen(ORDER, reason="cancelled") is None
     assert cluster.node["spec"]["unschedulable"] is True
     assert TAINT not in cluster.taints
+    # Nothing says that it was opened.
+    assert [each["reason"] for each in cluster.events()] == ["NoticeCancelled", "NoticeReceived"]
 
 
 async def test_what_we_closed_twice_was_not_closed_before(cluster: Cluster, make: Make) -> None:
@@ -280,15 +285,57 @@ async def test_a_forbidden_step_is_told_with_its_cure_and_costs_no_other(
     assert cluster.events()
 
 
+async def test_whoever_looks_at_the_node_sees_that_it_could_not_be_closed(
+    cluster: Cluster, make: Make
+) -> None:
+    cluster.kube.faults = [Fault("PATCH", f"/nodes/{NODE}", status=403, times=1)]
+    cordon = make()
+
+    assert await close(cordon) is not None
+    told = {each["reason"]: each["message"] for each in cluster.events()}
+    assert sorted(told) == ["CordonError", "NoticeReceived"]
+    assert told["CordonError"].startswith("not cordoned: HTTP 403")
+    assert not cordon.unanswered
+
+
+async def test_nobody_is_told_of_an_uncordon_that_was_refused(cluster: Cluster, make: Make) -> None:
+    cordon = make()
+    await close(cordon)
+    cluster.kube.faults = [Fault("PATCH", f"/nodes/{NODE}", status=403, times=1)]
+
+    assert await cordon.reopen(ORDER, reason="cancelled") is not None
+    told = {each["reason"]: each["message"] for each in cluster.events()}
+    assert sorted(told) == ["NoticeReceived", "UncordonError"]
+    assert "not uncordoned: HTTP 403" in told["UncordonError"]
+    assert cluster.node["spec"]["unschedulable"] is True
+
+
+async def test_threads_that_are_all_busy_keep_the_node_open_for_nobody(
+    cluster: Cluster, make: Make
+) -> None:
+    """Names that nobody resolves any more hold the loop's threads, and so do sums of what is flushed."""
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    over = threading.Event()
+    busy = loop.run_in_executor(None, over.wait)
+    try:
+        assert await close(make(timeout_seconds=10.0)) is None
+    finally:
+        over.set()
+        await busy
+
+
 async def test_a_server_that_is_slow_costs_no_more_than_the_limit(
     cluster: Cluster, make: Make
 ) -> None:
     cluster.kube.faults = [Fault(slow=5.0)]
 
-    wrong = await close(make(timeout_seconds=0.7))
+    cordon = make(timeout_seconds=0.7)
+    wrong = await close(cordon)
 
     assert wrong is not None
     assert wrong.startswith("cordon: not done within 0.7 s")
+    assert cordon.unanswered
     assert "condition: not reached; event: not reached" in wrong
 
 
@@ -481,6 +528,67 @@ class TestEviction:
         assert len(self.left(cluster)) == 6
         assert await cordon.emptied(ORDER, kept=1, lost=1, seconds_left=-0.1) is None
         assert self.left(cluster) == self.STAY
+
+    async def test_pods_are_asked_for_beside_each_other(self, cluster: Cluster, make: Make) -> None:
+        """No eviction is answered before eight are under way: one after the other none would be."""
+        for number in range(14):
+            pod = {"metadata": {"name": f"p-{number}"}, "spec": {"nodeName": NODE}, "status": {}}
+            await cluster.kube.storage.create(PODS, "team", pod)
+        together = asyncio.Barrier(8)
+        cluster.kube.faults = [Fault("POST", "/eviction", together=together)]
+        cordon = make(evict_pods=True)
+
+        assert await cordon.emptied(ORDER, kept=2, lost=0, seconds_left=20.0) is None
+        assert self.left(cluster) == self.STAY
+
+    async def test_a_pod_that_is_another_one_by_now_is_let_be(
+        self, cluster: Cluster, make: Make
+    ) -> None:
+        """A StatefulSet gives the next one the same name."""
+        held = asyncio.Barrier(2)
+        cluster.kube.faults = [Fault("POST", "/train-0/eviction", together=held, times=1)]
+        cordon = make(evict_pods=True)
+        (old,) = [p for p in cluster.kube.storage.list(PODS) if p["metadata"]["name"] == "train-0"]
+
+        async with asyncio.TaskGroup() as tasks:
+            emptied = tasks.create_task(cordon.emptied(ORDER, kept=1, lost=0, seconds_left=20.0))
+            while not held.n_waiting:  # noqa: ASYNC110 - the server counts
+                await asyncio.sleep(0.01)
+            await cluster.kube.storage.delete(PODS, "team", "train-0")
+            new = {"metadata": {"name": "train-0"}, "spec": old["spec"], "status": old["status"]}
+            await cluster.kube.storage.create(PODS, "team", new)
+            await held.wait()
+
+        assert emptied.result() is None
+        assert self.left(cluster) == self.STAY | {"train-0"}
+
+    async def test_a_pod_that_was_written_to_meanwhile_is_asked_for_again(
+        self, cluster: Cluster, make: Make
+    ) -> None:
+        cluster.kube.faults = [Fault("POST", "/train-0/eviction", status=409, times=1)]
+        cordon = make(evict_pods=True)
+
+        assert await cordon.emptied(ORDER, kept=1, lost=0, seconds_left=20.0) is None
+        assert self.left(cluster) == self.STAY
+
+    async def test_a_server_that_has_too_much_to_do_is_asked_no_sooner_than_it_wants(
+        self, cluster: Cluster, make: Make
+    ) -> None:
+        cluster.kube.faults = [Fault("POST", "/eviction", status=429, retry_after=10)]
+        cordon = make(evict_pods=True, timeout_seconds=0.7)
+
+        wrong = await cordon.emptied(ORDER, kept=1, lost=0, seconds_left=0.7)
+
+        assert wrong is not None
+        assert wrong.startswith("2 pods not evicted: team/train-0 (HTTP 429")
+        asked = [each.path for each in cluster.kube.asked if each.path.endswith("/eviction")]
+        assert len(asked) == 2
+
+    def test_pauses_grow_to_a_limit_and_obey_within_reason(self) -> None:
+        pauses = Pauses(0.5, most=5.0, obeyed=10.0)
+        assert [pauses.after(Failed("x")) for _ in range(6)] == [0.5, 1.0, 2.0, 4.0, 5.0, 5.0]
+        assert pauses.after(Failed("x", retry_after=7.0)) == 7.0
+        assert pauses.after(Failed("x", retry_after=3600.0)) == 10.0
 
     async def test_pods_that_can_never_be_evicted_keep_no_others_from_it(
         self, cluster: Cluster, make: Make

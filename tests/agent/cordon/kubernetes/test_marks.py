@@ -69,6 +69,19 @@ def test_closed_often_is_closed_once(node: dict[str, Any], orders: list[str]) ->
     assert plain(reopened(now)) == plain(node)
 
 
+@given(nodes(), st.booleans())
+def test_who_opens_it_while_we_have_it_closed_finds_it_open(
+    node: dict[str, Any], again: bool
+) -> None:
+    """Whoever had closed it before us has taken that back meanwhile: nobody else would open it."""
+    now = closed(node)
+    del now["spec"]["unschedulable"]
+    if again:
+        now = closed(now, "o-2")
+
+    assert "unschedulable" not in reopened(now)["spec"]
+
+
 @given(nodes(), TAINTS)
 def test_what_others_write_meanwhile_stays(node: dict[str, Any], theirs: list[Any]) -> None:
     now = closed(node)
