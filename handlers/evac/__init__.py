@@ -3,8 +3,9 @@
 `connect` is where a workload begins; everything here needs the standard library only.
 """
 
-from evac._callbacks import RunningOrder, TurnBudget
+from evac._callbacks import RunningOrder
 from evac._memory import SlotMemory
+from evac._turns import TurnBudget
 from evac.client import Client, connect
 from evac.errors import (
     ConfigError,

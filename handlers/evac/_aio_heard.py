@@ -5,8 +5,9 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from typing import Any, TypeAlias
 
-from evac._callbacks import RunningOrder, TurnBudget, failed, order_of
+from evac._callbacks import RunningOrder, order_of
 from evac._clock import monotonic
+from evac._turns import TurnBudget, Turns, failed
 from evac.wire import Advice, Done, Message, OrderGiven, Refuse, StandDown, Turn
 
 log = logging.getLogger("evac")
@@ -23,7 +24,7 @@ class Unasked:
     """Keeps the running order, and passes on what comes.
 
     Args:
-        own: Runs a turn, and owns it.
+        own: Runs a flush, and owns it.
         done: Sends what became of a turn.
 
     Attributes:
@@ -41,9 +42,8 @@ class Unasked:
         self._closed = False
         self._listeners: list[asyncio.Queue[Event | None]] = []
         self._function: OnTurn | None = None
-        self._turns: dict[int, TurnBudget] = {}
         # A turn may come before the workload has got as far as `on_turn`.
-        self._waiting: dict[int, TurnBudget] = {}
+        self._turns = Turns(monotonic)
 
     def hear(self, message: Message) -> None:
         """Take what the daemon sends by itself."""
@@ -78,14 +78,13 @@ class Unasked:
     def on_turn(self, function: OnTurn) -> None:
         """Call *function* at each turn, and now for one that waits already."""
         self._function = function
-        waiting, self._waiting = self._waiting, {}
-        for number, budget in waiting.items():
-            self._run_turn(number, budget, function)
+        if (budget := self._turns.begin()) is not None:
+            self._own(self._flush(budget, function))
 
     def forget(self) -> None:
         """A new registration: its daemon tells again what still holds."""
         self.order = None
-        self._turns, self._waiting = {}, {}
+        self._turns.forget()
 
     def close(self) -> None:
         """Nothing more will come."""
@@ -98,37 +97,32 @@ class Unasked:
             _put(queue, event)
 
     def _take_turn(self, turn: Turn) -> None:
-        running = self._turns.get(turn.turn) or self._waiting.get(turn.turn)
-        if running is not None:
-            running.shorten(turn)
-            return
-        budget = TurnBudget(turn, monotonic)
-        if self._function is None:
-            self._waiting[turn.turn] = budget
+        fresh, function = self._turns.take(turn), self._function
+        if function is None and fresh:
             log.warning("it is this workload's turn to flush, but nothing is set by on_turn")
-        else:
-            self._run_turn(turn.turn, budget, self._function)
+        elif function is not None and (budget := self._turns.begin()) is not None:
+            self._own(self._flush(budget, function))
 
-    def _run_turn(self, number: int, budget: TurnBudget, function: OnTurn) -> None:
-        self._turns[number] = budget
-
-        async def run() -> None:
+    async def _flush(self, budget: TurnBudget, function: OnTurn) -> None:
+        left: TurnBudget | None = budget
+        while left is not None:
+            nbytes = 0
+            error: Exception | None = None
             try:
-                done = Done(turn=number, ok=True, nbytes=int(await function(budget) or 0))
-            except Exception as error:
+                nbytes = int(await function(left) or 0)
+            except Exception as raised:
                 log.exception("on_turn raised; the daemon is told that the flush failed")
-                done = failed(number, error)
-            except asyncio.CancelledError as error:
+                error = raised
+            except asyncio.CancelledError as cancelled:
                 # By whoever has its task, or by the end of the client: it waits for nothing.
-                if self._turns.pop(number, None) is budget:
-                    self._done(failed(number, error))
+                for turn in self._turns.ended(well=False, last=True)[0]:
+                    self._done(failed(turn, cancelled))
                 raise
-            # A daemon that came back since knows nothing of this turn.
-            if self._turns.get(number) is budget:
-                del self._turns[number]
-                self._done(done)
-
-        self._own(run())
+            turns, left = self._turns.ended(well=error is None)
+            # None where the daemon that gave it is gone.
+            for turn in turns:
+                done = Done(turn=turn, ok=True, nbytes=nbytes)
+                self._done(done if error is None else failed(turn, error))
 
 
 def _put(queue: "asyncio.Queue[Event | None]", event: Event | None) -> None:

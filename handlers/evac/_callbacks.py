@@ -8,12 +8,11 @@ from threading import RLock, Thread
 from typing import TypeAlias
 
 from evac._clock import Monotonic, monotonic
+from evac._turns import TurnBudget, Turns, failed
 from evac._worker import Worker
 from evac.wire import Advice, Done, Message, OrderGiven, StandDown, Turn
 
 log = logging.getLogger("evac")
-
-_MAX_REASON = 512
 
 
 @dataclass(frozen=True)
@@ -40,27 +39,6 @@ class RunningOrder:
         return max(0.0, self.deadline - self.clock())
 
 
-class TurnBudget:
-    """The time a callback workload has for its flush; it may shrink while the turn runs.
-
-    Attributes:
-        order: Id of the order behind this turn.
-    """
-
-    def __init__(self, turn: Turn, clock: Monotonic) -> None:
-        self.order = turn.order
-        self._clock = clock
-        self._deadline = clock() + turn.seconds
-
-    def seconds_left(self) -> float:
-        """Until the turn is over; 0 afterwards."""
-        return max(0.0, self._deadline - self._clock())
-
-    def shorten(self, turn: Turn) -> None:
-        """Take what is said of a turn that runs already."""
-        self._deadline = min(self._deadline, self._clock() + turn.seconds)
-
-
 def order_of(message: OrderGiven, clock: Monotonic) -> RunningOrder:
     """The order that *message*, just read, tells of."""
     return RunningOrder(
@@ -73,11 +51,6 @@ def order_of(message: OrderGiven, clock: Monotonic) -> RunningOrder:
     )
 
 
-def failed(turn: int, error: BaseException) -> Done:
-    """What the daemon is told of a turn whose function raised."""
-    return Done(turn=turn, ok=False, reason=f"{type(error).__name__}: {error}"[:_MAX_REASON])
-
-
 OnOrder: TypeAlias = Callable[[RunningOrder], object]
 OnStandDown: TypeAlias = Callable[[str], object]
 OnAdvice: TypeAlias = Callable[[Advice], object]
@@ -87,8 +60,8 @@ OnTurn: TypeAlias = Callable[[TurnBudget], int | None]
 class Callbacks:
     """Keeps the running order and calls who asked for it.
 
-    Orders, advice and stand-downs run in one thread, in the order they came; each turn has
-    a thread of its own, so that a long flush keeps no stand-down waiting.
+    Orders, advice and stand-downs run in one thread, in the order they came; a flush has
+    a thread of its own, so that a long one keeps no stand-down waiting.
     """
 
     def __init__(self, done: Callable[[Done], None], clock: Monotonic = monotonic) -> None:
@@ -102,9 +75,8 @@ class Callbacks:
         self._on_stand_down: list[OnStandDown] = []
         self._on_advice: list[OnAdvice] = []
         self._on_turn: OnTurn | None = None
-        self._turns: dict[int, TurnBudget] = {}
         # A turn may come before the workload has got as far as `on_turn`.
-        self._waiting: dict[int, TurnBudget] = {}
+        self._turns = Turns(clock)
 
     def hear(self, message: Message) -> None:
         """Take what the daemon sends by itself; returns at once."""
@@ -148,16 +120,15 @@ class Callbacks:
         """Call *function* at each turn, and now for one that waits already."""
         with self._lock:
             self._on_turn = function
-            waiting, self._waiting = self._waiting, {}
-            self._turns |= waiting
-        for number, budget in waiting.items():
-            self._run_turn(number, budget, function)
+            budget = self._turns.begin()
+        if budget is not None:
+            self._flush(budget, function)
 
     def forget(self) -> None:
         """The connection is gone: a new daemon tells again what still holds."""
         with self._lock:
             self.order = None
-            self._turns, self._waiting = {}, {}
+            self._turns.forget()
 
     def stop(self) -> None:
         """Let the thread end once it has run what waits."""
@@ -171,33 +142,30 @@ class Callbacks:
             self._worker.do(partial(function, order))
 
     def _take_turn(self, turn: Turn) -> None:
-        budget = TurnBudget(turn, self._clock)
         with self._lock:
-            running = self._turns.get(turn.turn) or self._waiting.get(turn.turn)
-            function = self._on_turn
-            if running is None:
-                (self._waiting if function is None else self._turns)[turn.turn] = budget
-        if running is not None:
-            running.shorten(turn)
-        elif function is None:
+            fresh, function = self._turns.take(turn), self._on_turn
+            budget = self._turns.begin() if function is not None else None
+        if function is None and fresh:
             log.warning("it is this workload's turn to flush, but nothing is set by on_turn")
-        else:
-            self._run_turn(turn.turn, budget, function)
+        elif function is not None and budget is not None:
+            self._flush(budget, function)
 
-    def _run_turn(self, number: int, budget: TurnBudget, function: OnTurn) -> None:
+    def _flush(self, budget: TurnBudget, function: OnTurn) -> None:
         def run() -> None:
-            try:
-                nbytes = function(budget)
-                done = Done(turn=number, ok=True, nbytes=int(nbytes or 0))
-            except Exception as error:
-                log.exception("on_turn raised; the daemon is told that the flush failed")
-                done = failed(number, error)
-            with self._lock:
-                known = self._turns.get(number) is budget
-                if known:
-                    del self._turns[number]
-            # A daemon that came back since knows nothing of this turn.
-            if known:
-                self._done(done)
+            left: TurnBudget | None = budget
+            while left is not None:
+                nbytes = 0
+                error: Exception | None = None
+                try:
+                    nbytes = int(function(left) or 0)
+                except Exception as raised:
+                    log.exception("on_turn raised; the daemon is told that the flush failed")
+                    error = raised
+                with self._lock:
+                    turns, left = self._turns.ended(well=error is None)
+                # None where the daemon that gave it is gone.
+                for turn in turns:
+                    done = Done(turn=turn, ok=True, nbytes=nbytes)
+                    self._done(done if error is None else failed(turn, error))
 
         Thread(target=run, name="evac-turn", daemon=True).start()
