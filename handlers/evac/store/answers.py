@@ -13,20 +13,36 @@ from evac.errors import StoreError, StoreMissing, StoreRejected, StoreUnavailabl
 
 _NO_OBJECT = {"NoSuchKey", "BlobNotFound", "notFound"}
 _NO_BUCKET = {"NoSuchBucket", "ContainerNotFound", "InvalidBucketName", "ContainerBeingDeleted"}
-_THROTTLED = {"SlowDown", "ServerBusy", "Throttling", "TooManyRequests", "RequestLimitExceeded"}
+# Also as the SDKs of AWS have it, which know them from other services behind a store: its keys', say.
+_THROTTLED = {
+    "SlowDown", "ServerBusy", "Throttling", "ThrottlingException", "ThrottledException",
+    "RequestThrottled", "TooManyRequests", "TooManyRequestsException", "RequestLimitExceeded",
+    "BandwidthLimitExceeded",
+}  # fmt: skip
 # The next request is signed with newer keys.
 _EXPIRED = {"ExpiredToken", "RequestExpired", "TokenRefreshRequired"}
-# Of parts that the call before has used up, whose answer was lost; a put from the start finds out.
-_PARTS_GONE = {"NoSuchUpload", "InvalidBlockList"}
+# Of parts that the call before has used up, whose answer was lost, or that somebody has taken for abandoned; a
+# put from the start finds out.
+_PARTS_GONE = {"NoSuchUpload", "InvalidBlockList", "InvalidPart"}
+_DAMAGED = {
+    "BadDigest",
+    "IncompleteBody",
+    "XAmzContentSHA256Mismatch",
+    "Md5Mismatch",
+    "Crc64Mismatch",
+}
 # Azure says so of a token of Entra ID that has expired, with 400 it means another thing; and Google of its own.
 _STALE_TOKEN = {"InvalidAuthenticationInfo", "authError"}
+# Others may be there by now: whoever finds keys looks again.
+_NO_KEYS = {"InvalidAccessKeyId", "InvalidToken", "InvalidClientTokenId", "SignatureDoesNotMatch"}
 _REJECTED = {
-    "RequestTimeTooSkewed": "this machine's clock is wrong",
     "AuthorizationHeaderMalformed": "the bucket is in another region: say which with ?region=",
     "PermanentRedirect": "the bucket is in another region: say which with ?region=",
     "IllegalLocationConstraintException": "the bucket is in another region: say which with ?region=",
     "InvalidRegion": "the bucket is in another region: say which with ?region=",
     "QuotaExceeded": "quota exceeded",
+    "XMinioStorageFull": "the store is full",
+    "InvalidBlobType": "there is a blob of another type",
     "InsufficientAccountPermissions": "access denied (InsufficientAccountPermissions)",
     "AccountIsDisabled": "the account is disabled",
     "EntityTooLarge": "too large for this store",
@@ -35,9 +51,15 @@ _REJECTED = {
     "BlobArchived": "archived: it must be restored first",
 }
 _STATUS = re.compile(r"status code: (\d{3})|\(code: (\d{3})\)")
-_CODE = re.compile(r"<Code>\s*(\w+)\s*</Code>|x-ms-error-code: (\w+)")
+_CODE = re.compile(r"<Code>\s*([\w.]+)\s*</Code>|x-ms-error-code: (\w+)")
+# What Azure says beside its code for all that is wrong with a signature, and Google's token endpoint of an assertion.
+_SKEWED = re.compile(r"date header too old|reasonable timeframe")
 
 EXPIRED = "credentials have expired"
+# Whoever keeps it right may set it any moment: what is signed then counts.
+CLOCK = "this machine's clock is wrong"
+# What a store says that has no room, and one that lacks a method.
+_FULL, _LACKING = 507, {501: "the store cannot do that", 505: "the store cannot do that"}
 # Why a range was refused; whoever asked for it can find out whether it begins behind the end.
 BEYOND = "it does not give that range"
 # What obstore says of a range behind the end, where the server did not refuse it.
@@ -72,6 +94,8 @@ def of_text(key: str, text: str) -> StoreError:
         return StoreRejected(key, BEYOND)
     if status is None:
         return of_silence(key, text)
+    if is_skewed(text):
+        return StoreUnavailable(key, CLOCK)
     code = _CODE.search(text)
     return of_status(
         key, int(status[1] or status[2]), next(filter(None, code.groups()), "") if code else ""
@@ -85,6 +109,9 @@ def of_status(key: str, status: int, code: str) -> StoreError:
         code: The store's own word for the error; "" where it said none.
     """
     named = f"HTTP {status} {code}".strip()
+    code = code.rpartition(".")[2]  # of its keys' service: KMS.ThrottlingException
+    if code == "RequestTimeTooSkewed":
+        return StoreUnavailable(key, CLOCK)
     if code in _EXPIRED:
         return StoreUnavailable(key, f"{EXPIRED} ({code})")
     if code in _NO_BUCKET:
@@ -103,9 +130,25 @@ def of_status(key: str, status: int, code: str) -> StoreError:
         return StoreUnavailable(key, f"throttled ({named})")
     # 408 and RequestTimeout: the body came too slowly. 409: somebody else was at it just now.
     late = status == 408 or code == "RequestTimeout"
+    if code in _DAMAGED:
+        return StoreUnavailable(key, f"damaged on its way ({named})")
+    if status == _FULL:
+        return StoreRejected(key, f"the store is full ({named})")
+    if status in _LACKING:
+        return StoreRejected(key, f"{_LACKING[status]} ({named})")
     if late or status in (409, 425) or code in _PARTS_GONE or status >= 500:
         return StoreUnavailable(key, f"the store failed ({named})")
     return StoreRejected(key, f"the store refused ({named})")
+
+
+def is_skewed(text: str) -> bool:
+    """Whether a refusal's text says that what was signed bears a time that is not now."""
+    return _SKEWED.search(text) is not None
+
+
+def wants_other_keys(error: StoreError) -> bool:
+    """Whether the store takes nothing more that is signed with these keys."""
+    return error.reason.startswith(EXPIRED) or any(f" {one})" in error.reason for one in _NO_KEYS)
 
 
 def of_silence(key: str, text: str) -> StoreError:

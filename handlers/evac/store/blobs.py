@@ -191,7 +191,7 @@ class BlobStore(ABC):
             raise StoreRejected(key, "not a name that this store can have") from None
         except (BaseError, OSError) as error:
             told = answers.of_text(key, str(error))
-            self._expired = self._expired or told.reason.startswith(answers.EXPIRED)
+            self._expired = self._expired or answers.wants_other_keys(told)
             # Not `from error`: its text repeats the URL, and Azure's may carry its signature there.
             raise told from None
 

@@ -163,7 +163,11 @@ class GcsStore:
         def compose() -> Made:
             return self._calls.compose(name, [part.name for part in parts], key=key)
 
-        made = self._tried(compose, stop)
+        try:
+            made = self._tried(compose, stop)
+        except StoreMissing as error:
+            # A rule of the bucket's or somebody else has deleted what was sent; from the start it may go well.
+            raise StoreUnavailable(key, "a part that was sent is not there any more") from error
         nbytes = sum(part.nbytes for part in parts)
         crc = combined([(part.crc32c or 0, part.nbytes) for part in parts])
         if made.nbytes != nbytes or made.crc32c not in (None, crc):

@@ -204,6 +204,8 @@ class Calls:
         try:
             answer = self._opened(key).request(method, url, timeout=self._timeout, **how)
         except GoogleAuthError as error:
+            # Found anew the next time: a key's file may hold another one by then.
+            self._session = None
             raise of_no_token(key, error) from None
         except (requests.RequestException, OSError) as error:
             raise answers.of_silence(key, repr(error)) from None
@@ -244,6 +246,8 @@ def of_no_token(key: str, error: GoogleAuthError) -> StoreError:
     mid-flush, and hides it behind another error where the machine's metadata service was asked.
     """
     told = "no access token to be had from Google"
+    if answers.is_skewed(str(error)):
+        return StoreUnavailable(key, f"{told}: {answers.CLOCK}")
     lost = error if isinstance(error, TransportError) else error.__cause__
     if isinstance(lost, TransportError) and len(lost.args) == 1:  # the others carry an answer
         silence = answers.of_silence(key, repr(lost))

@@ -1,4 +1,4 @@
-"""A process that flushes when it is told to, and asks before each call of its store: see `test_faults_names.py`.
+"""A process that flushes when it is told to, and asks before each call of its store: see `driven.py`.
 
 Standard input: ``mark nbytes`` to flush so much below that mark, or, as the answer to ``call``, ``go`` or ``cut``:
 the latter makes it wait until it has noticed that its connections are no more. It prints ``call``, and at the end

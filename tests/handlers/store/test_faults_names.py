@@ -5,9 +5,6 @@ more from some call on. What is connected goes on; what has to connect anew says
 is back, the very same flush goes through.
 """
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,16 +14,16 @@ import pytest
 from evac.commit import verify
 from evac.store import Store
 from tests.handlers.commit.made import PREFIX
+from tests.handlers.store.driven import Driven, driven, served
 from tests.handlers.store.faulty import KINDS, fresh
 from tests.handlers.store.flushing import BODY, GENERATION, PART
-from tests.handlers.store.named import CALL, opened
+from tests.handlers.store.named import opened
 from tests.handlers.store.test_faults import NIGHTLY
-from tests.handlers.store.test_peer import TOKEN, running
+from tests.handlers.store.test_peer import TOKEN
 from tests.services.names import NAME, Gone, Names, asking, names
 from tests.services.process import HOST, Unavailable
 from tests.services.relay import Relay, relay
 
-ROOT = Path(__file__).parents[3]
 REASON = "its host name cannot be resolved"
 SMALL = PART // 2
 # moto ends every connection with its answer, and SeaweedFS takes no small parts: there a body goes in one request.
@@ -38,46 +35,18 @@ class Flushing:
     """The process, what it asks, and where it is connected."""
 
     kind: str
-    process: "subprocess.Popen[str]"
+    there: Driven
     names: Names
     relay: Relay
     port: int
 
-    def flush(self, mark: str, nbytes: int, before: Callable[[int], str]) -> dict[str, str] | None:
-        """What one ends with; *before* each call of the store, by its number, says ``go`` or ``cut``."""
-        self._say(f"{mark} {nbytes}")
-        number = 0
-        while (said := self._heard()) == CALL:
-            self._say(before(number))
-            number += 1
-        told: dict[str, str] | None = json.loads(said)
-        return told
-
     def calls(self) -> int:
-        """How many a flush makes."""
-        seen = list[int]()
-
-        def go(number: int) -> str:
-            seen.append(number)
-            return "go"
-
-        assert self.flush(fresh(), NBYTES[self.kind], go) is None
-        return len(seen)
+        """How many calls of the store a flush has."""
+        return self.there.calls(fresh(), NBYTES[self.kind])
 
     def store(self, mark: str) -> Store:
         """The same store, without a name."""
         return opened(self.kind, f"http://{HOST}:{self.port}", mark)
-
-    def _say(self, line: str) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{line}\n")
-        self.process.stdin.flush()
-
-    def _heard(self) -> str:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline().strip()
-        assert line, "it has ended"
-        return line
 
 
 @pytest.fixture(params=(*KINDS, "evac"))
@@ -91,36 +60,20 @@ def flushing(
     record_property("faults", ("name gone", kind))
     token = tmp_path / "token"
     token.write_bytes(TOKEN)
-    for port, environment in _served(kind, request):
+    with served(kind, request) as (port, environment):
         for name, value in {**environment, "EVAC_PEER_TOKEN_FILE": str(token)}.items():
             monkeypatch.setenv(name, value)
         try:
-            with names() as server, relay(port) as between:
-                program = (
-                    "-m",
-                    "tests.handlers.store.named",
-                    kind,
-                    f"http://{NAME}:{between.port}",
-                )
-                command = [*asking(server, tmp_path), sys.executable, *program]
-                with subprocess.Popen(
-                    command, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-                ) as process:
-                    yield Flushing(kind, process, server, between, port)
-                    assert process.stdin is not None
-                    process.stdin.close()
+            with (
+                names() as server,
+                relay(port) as between,
+                driven(
+                    kind, f"http://{NAME}:{between.port}", before=asking(server, tmp_path)
+                ) as there,
+            ):
+                yield Flushing(kind, there, server, between, port)
         except Unavailable as why:
             pytest.skip(str(why))
-
-
-def _served(kind: str, request: pytest.FixtureRequest) -> Iterator[tuple[int, dict[str, str]]]:
-    """The port of a real server of that kind, and what opens it."""
-    if kind == "evac":
-        with running() as peer:
-            yield peer.port, {}
-        return
-    server = request.getfixturevalue({"s3": "seaweed", "gs": "fake_gcs", "az": "azurite"}[kind])
-    yield server.port, dict(getattr(server, "environment", {}))
 
 
 async def test_a_name_that_is_gone_stops_nothing_that_is_connected_and_is_told_by_what_is_not(
@@ -133,7 +86,7 @@ async def test_a_name_that_is_gone_stops_nothing_that_is_connected_and_is_told_b
         flushing.names.gone = Gone.NXDOMAIN if number else None
         return "go"
 
-    assert flushing.flush(mark := fresh(), SMALL, go) is None
+    assert flushing.there.flush(mark := fresh(), SMALL, go) is None
     assert await verify(flushing.store(mark), PREFIX, GENERATION) == ()
 
     hows = (Gone.NXDOMAIN, Gone.SERVFAIL, *((Gone.SILENCE,) if NIGHTLY else ()))
@@ -146,11 +99,11 @@ async def test_a_name_that_is_gone_stops_nothing_that_is_connected_and_is_told_b
                     flushing.relay.cut()
                 return "cut" if number == call else "go"
 
-            told = flushing.flush(mark := fresh(), nbytes, cut)
+            told = flushing.there.flush(mark := fresh(), nbytes, cut)
 
             assert told is not None, (how, call)
             assert told["reason"] == REASON, (how, call)
             assert told["kind"] in ("StoreUnavailable", "PeerGone")
             flushing.names.gone = None
-            assert flushing.flush(mark, nbytes, lambda _: "go") is None, (how, call)
+            assert flushing.there.flush(mark, nbytes, lambda _: "go") is None, (how, call)
             assert await verify(flushing.store(mark), PREFIX, GENERATION) == ()

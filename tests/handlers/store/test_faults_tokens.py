@@ -14,11 +14,13 @@ from google.auth.exceptions import GoogleAuthError, RefreshError, TransportError
 
 from evac.commit import verify
 from evac.errors import StoreError, StoreRejected, StoreUnavailable
+from evac.store.answers import CLOCK
 from evac.store.gcs_calls import of_no_token
 from tests.handlers.commit.made import PREFIX
 from tests.handlers.store.faulty import Place, fresh
 from tests.handlers.store.flushing import GENERATION, attempt, flush, whole
 from tests.handlers.store.test_faults import NIGHTLY, google
+from tests.handlers.store.test_faults_clocks import GOOGLE
 from tests.services.gcs import GcsServer
 from tests.services.proxy import Fate, Rule, proxy
 from tests.services.tokens import Tokens, bearer, tokens
@@ -117,8 +119,9 @@ async def test_tokens_that_are_refused_whoever_gives_them_are_told_and_the_next_
     [
         ((0, b""), StoreUnavailable, "no access token to be had from Google: connection lost"),
         ((400, b'{"error": "invalid_grant"}'), StoreRejected, "no access token to be had from Google"),
+        ((400, GOOGLE.encode()), StoreUnavailable, f"no access token to be had from Google: {CLOCK}"),
     ],
-    ids=["no answer", "refused"],
+    ids=["no answer", "refused", "clock wrong"],
 )  # fmt: skip
 async def test_a_token_endpoint_that_gives_none_in_mid_flush_is_told_and_the_next_try_succeeds(
     there: Place,
@@ -145,6 +148,21 @@ async def test_a_token_endpoint_that_gives_none_in_mid_flush_is_told_and_the_nex
     account.refuses = None
     assert await attempt(store) is None
     assert account.given > 1
+    assert await sound(there, mark)
+
+
+async def test_an_account_that_was_replaced_in_its_file_opens_the_store_without_a_restart(
+    there: Place, account: Tokens, tmp_path: Path
+) -> None:
+    with tokens() as former:
+        former.account(tmp_path)  # in the other one's place
+        former.refuses = 400, b'{"error": "invalid_grant"}'
+        store = there.store(mark := fresh())
+        error = await attempt(store)
+
+    assert type(error) is StoreRejected
+    account.account(tmp_path)
+    assert await attempt(store) is None
     assert await sound(there, mark)
 
 

@@ -150,6 +150,21 @@ async def test_a_refused_part_leaves_nothing_behind(between: Proxy, fake_gcs: Gc
     assert fake_gcs.objects(BUCKET, prefix(store)) == []
 
 
+async def test_a_part_that_somebody_deletes_meanwhile_costs_one_more_try(between: Proxy) -> None:
+    """The emulator says 500 then; this is what Google's own says."""
+    store = at(between.endpoint)
+    said = {"message": "Object evac-test/a-part (generation: 0) not found.", "reason": "notFound"}
+    gone = json.dumps({"error": {"code": 404, "errors": [said], "message": said["message"]}})
+    between.rules.append(Rule((404, gone.encode()), "POST", "/compose", times=1))
+    body = os.urandom(40 * MIB)
+
+    with pytest.raises(StoreUnavailable, match="not there any more"):
+        await store.put("a/body", memoryview(body))
+    await store.put("a/body", memoryview(body))
+
+    assert await store.get("a/body") == body
+
+
 async def test_more_parts_than_one_call_composes_make_a_tree(fake_gcs: GcsServer) -> None:
     store = SmallParts(Location("gs", BUCKET, fresh(), {"endpoint": fake_gcs.endpoint}))
     data = os.urandom(17 * MIB)  # 35 parts of half a MiB

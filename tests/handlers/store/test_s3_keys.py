@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from evac.errors import StoreRejected
 from evac.store.retry import Retry
 from evac.store.s3_keys import Chain
 from tests.handlers.store.contract import MIB
@@ -81,6 +82,26 @@ async def test_keys_that_the_store_calls_expired_are_replaced_for_the_next_try(
 
         assert await store.get("a") == data
     assert asked() == before + 1
+
+
+async def test_keys_that_were_replaced_in_their_file_open_the_store_without_a_restart(
+    aws: None, seaweed: S3Server, tmp_path: Path
+) -> None:
+    def given(secret: str) -> None:
+        text = (
+            f"[default]\naws_access_key_id = {seaweed.access}\naws_secret_access_key = {secret}\n"
+        )
+        (tmp_path / "credentials").write_text(text)
+
+    given("an-old-one")
+    store = at(seaweed.endpoint)
+    with pytest.raises(StoreRejected, match="access denied"):
+        await store.put("a", memoryview(b"x"))
+
+    given(seaweed.secret)
+
+    await store.put("a", memoryview(b"x"))
+    assert await store.get("a") == b"x"
 
 
 def test_keys_that_are_good_for_minutes_are_used_while_new_ones_are_long_in_coming(
