@@ -12,8 +12,10 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 from evac import human
@@ -23,7 +25,8 @@ from evac.commit.reading import Loaded, load
 from evac.errors import ConfigError, GenerationError
 from evac.generation import METADATA, WEIGHTS, Generation
 from evac.inspect import NEWEST, Progress, open_named
-from evac.manifest import CHUNK, FULL, File
+from evac.manifest import CHUNK, FULL, File, Manifest
+from evac.side import POINTER_BYTES, pointed
 from evac.store import Store
 
 DCP, SAFETENSORS = "dcp", "safetensors"
@@ -37,6 +40,8 @@ Write a generation, or its weights alone, to a new directory.
   --format safetensors   the weights: what lies under the key 'model', whole tensors; needs torch
 
 Every checksum is compared on the way. The directory appears when all of it is there.
+Objects that had outgrown their places when they were saved, which stock torch would refuse, are
+named where they are: that takes torch.
 """
 
 
@@ -134,11 +139,16 @@ async def _choose(
 
 @dataclass(frozen=True)
 class _Plain:
-    """What a plain DCP directory is made of."""
+    """What a plain DCP directory is made of.
+
+    Attributes:
+        objects: File and offset there of the place of each object that is no tensor.
+    """
 
     folder: str
     files: Sequence[File]
     metadata: bytes
+    objects: Sequence[tuple[str, int]]
 
 
 async def _dcp(
@@ -153,7 +163,7 @@ async def _dcp(
             await _copy(store, f"{plain.folder}/{one.name}", one, path, progress)
     finally:
         progress.close()
-    _write(aside / METADATA, plain.metadata)
+    _write(aside / METADATA, _followed(plain, aside))
     nbytes = sum(one.nbytes for one in plain.files)
     return f"{human.size(nbytes)} as DCP" + (", weights only" if weights else "")
 
@@ -170,7 +180,37 @@ async def _parts(store: Store, job: str, generation: Generation, kind: str) -> _
     if hashlib.sha256(metadata).hexdigest() != one.metadata_sha256:
         raise GenerationError(loaded.folder, f"SHA-256 of {METADATA} does not match")
     files = [file for manifest in manifests.values() for file in manifest.files]
-    return _Plain(loaded.folder, files, metadata)
+    objects = [place for manifest in manifests.values() for place in _objects(manifest)]
+    return _Plain(loaded.folder, files, metadata, objects)
+
+
+def _objects(manifest: Manifest) -> Iterator[tuple[str, int]]:
+    files = list(manifest.files)
+    ends = list(accumulate(one.nbytes for one in files))
+    for item in manifest.items:
+        offset = item.get("offset")
+        if item.get("kind") != "bytes" or type(offset) is not int or offset < 0:
+            continue
+        if (at := bisect_right(ends, offset)) < len(files):
+            yield files[at].name, offset - ends[at] + files[at].nbytes
+
+
+def _followed(plain: _Plain, aside: Path) -> bytes:
+    """Its `.metadata`, which names what has outgrown its place where it is."""
+    moved: dict[tuple[str, int], tuple[int, int]] = {}
+    for name, offset in plain.objects:
+        with (aside / name).open("rb") as file:
+            file.seek(offset)
+            if where := pointed(file.read(POINTER_BYTES)):
+                moved[name, offset] = where
+    if not moved:
+        return plain.metadata
+    try:
+        from evac.torch.sides import repointed
+    except ModuleNotFoundError as error:
+        what = f"dcp without {error.name}, of objects that have outgrown their places"
+        raise ConfigError("--format", what, "pip install 'evac[torch]'") from error
+    return repointed(plain.metadata, moved, where=plain.folder)
 
 
 def _metadata_key(loaded: Loaded, sha256: str) -> str:

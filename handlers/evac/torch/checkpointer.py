@@ -16,7 +16,7 @@ from evac.client import Client
 from evac.errors import GenerationError
 from evac.store import open_store
 from evac.torch import generators as own_generators
-from evac.torch import loader_start, rank_state
+from evac.torch import loader_start, rank_state, worker_state
 from evac.torch.accumulation import Accumulation
 from evac.torch.choice import choice
 from evac.torch.complaints import Complaints
@@ -141,6 +141,7 @@ class Checkpointer:
         own_generators.check(generators or {})
         given = {"scheduler": scheduler, "loader": loader, **extra}
         rank_state.check({key: one for key, one in given.items() if one is not None})
+        worker_state.keep(loader)
         self._progress = Progress(loader)
         self._objects = RankObjects(
             scheduler,
@@ -258,6 +259,8 @@ class Checkpointer:
             )
             self._note(n, started, failed=f"{error!r}")
             return False
+        if self._stager.outgrown:
+            self._rhythm.ask_plan()
         if skipped is None:
             self._note(n, started)
             if self._stager.remark:
@@ -265,8 +268,6 @@ class Checkpointer:
             if remark := self._rhythm.staged(monotonic() - started, prepared=self._stager.prepared):
                 self._complaints.warn("consumer", remark)
             return True
-        if skipped.outgrown:
-            self._rhythm.ask_plan()
         if skipped.kind == HALF:
             self._rhythm.owe()
         if skipped.kind not in QUIET:

@@ -8,6 +8,7 @@ import torch
 
 from evac.segment import PAGE, Header, SlotState, aligned, describe
 from evac.torch.layout import MOST_ZEROS, BytesItem, Layout, TensorItem, encode, local
+from evac.torch.sides import Outgrown
 
 
 @dataclass(frozen=True)
@@ -75,21 +76,34 @@ class Image:
         ):
             memory[offset : offset + len(data)] = data
         self._views = [_view(self._body, item) for item in layout.tensors]
+        # Where what has outgrown its place lies, or left in this memory, for all we know.
+        self._outgrown = [(side.offset, side.nbytes) for side in layout.sides]
 
     def holds(self, memory: memoryview) -> bool:
         """Whether it was made for this very memory."""
         return self._memory.obj is memory.obj
 
     def write(
-        self, sources: Sequence[torch.Tensor], objects: Sequence[tuple[BytesItem, bytes]]
+        self,
+        sources: Sequence[torch.Tensor],
+        objects: Sequence[tuple[BytesItem, bytes]],
+        outgrown: Sequence[tuple[int, bytes]] = (),
     ) -> None:
         """Copy one generation in; returns when the last byte is in place.
 
         Args:
             sources: As `read_tensors` gave them.
             objects: As `read_objects` gave them.
+            outgrown: What goes elsewhere in the body, see `Outgrown.pieces`.
         """
         _copy(self._views, sources)
+        # A file is the same whatever its memory held before: another node may stage a copy of it.
+        while self._outgrown:
+            offset, nbytes = self._outgrown.pop()
+            self._body[offset : offset + nbytes] = bytes(nbytes)
+        for offset, data in outgrown:
+            self._outgrown.append((offset, len(data)))
+            self._body[offset : offset + len(data)] = data
         for item, data in objects:
             end = item.offset + len(data)
             self._body[item.offset : end] = data
@@ -118,15 +132,21 @@ def read_tensors(layout: Layout, flat: Mapping[str, Any]) -> list[torch.Tensor] 
     return found
 
 
-def read_objects(layout: Layout, flat: Mapping[str, Any]) -> list[tuple[BytesItem, bytes]] | str:
-    """All other objects as bytes, or which of them no longer fits."""
+def read_objects(
+    layout: Layout, flat: Mapping[str, Any], outgrown: Outgrown
+) -> list[tuple[BytesItem, bytes]] | str:
+    """All other objects as bytes, or which of them fits neither its place nor the end of its file."""
     found = []
     for item in layout.objects:
         if isinstance(flat[item.name], torch.Tensor):
             return f"{item.name} was no tensor and is one"
         data = encode(flat[item.name])
         if not 0 <= item.nbytes - len(data) <= MOST_ZEROS:
-            return f"{item.name} is {len(data)} bytes where {item.nbytes} are set aside"
+            left = outgrown.point(item.name, item.offset, data)
+            if left is None:
+                was = f"{item.nbytes:,} are set aside, and the end of the file is full"
+                return f"{item.name} is {len(data):,} bytes where {was}"
+            data = left
         found.append((item, data))
     return found
 

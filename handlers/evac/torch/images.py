@@ -31,12 +31,14 @@ class Images:
         behind: Tail,
         tensors: Sequence[torch.Tensor],
         objects: Sequence[tuple[BytesItem, bytes]],
+        outgrown: Sequence[tuple[int, bytes]] = (),
     ) -> bool:
         """Copy one generation into *slot*; whether it was laid out for that first.
 
         Args:
             tensors: As `read_tensors` gave them.
             objects: As `read_objects` gave them.
+            outgrown: See `Image.write`.
         """
         made, image = self._made.get(slot.number, (None, None))
         new = image is None or made is not layout or not image.holds(slot.memory)
@@ -47,7 +49,7 @@ class Images:
             if (pin := self._pinned(slot.memory, tensors)) is not None:
                 self._pins[slot.number] = pin
         assert image is not None
-        image.write(tensors, objects)
+        image.write(tensors, objects, outgrown)
         return new
 
     def clear(self) -> None:

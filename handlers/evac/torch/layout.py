@@ -4,7 +4,7 @@ A DCP file is a row of independent `torch.save` archives, and `.metadata` says w
 starts and how long it is. For a tensor, all bytes of its archive but the payload follow from
 dtype and shape. So they are made once (`frame`), written once into every slot, and from then
 on a generation is its payloads alone. What is not a tensor is an archive with zeros behind
-it, in room enough to grow.
+it, in room enough to grow; what outgrows that goes to the end of its file (`evac.torch.sides`).
 
 The weights, which is all that the model holds, have a file of their own before that of the rest, and
 a `.metadata` of their own beside that of the whole: so they can be saved alone.
@@ -39,6 +39,7 @@ from evac.manifest import COPY
 from evac.segment import PAGE, BodyFile, aligned
 from evac.torch import apart
 from evac.torch.sharing import Batch, batches
+from evac.torch.sides import Side, leave
 from evac.torch.world import World
 
 log = logging.getLogger("evac")
@@ -102,6 +103,7 @@ class Layout:
         metadata: The bytes of `.metadata`.
         weights_metadata: Those of the weights' own; b"" where the state has no model.
         own: Under which of *keys* lies what is this rank's own and not all ranks', by its plain key.
+        sides: For what outgrows its place.
     """
 
     name: str
@@ -114,6 +116,7 @@ class Layout:
     metadata: bytes
     weights_metadata: bytes
     own: Mapping[str, str] = field(default_factory=dict)
+    sides: tuple[Side, ...] = ()
 
     def items(self) -> list[dict[str, Any]]:
         """The item table, as descriptor and manifest carry it."""
@@ -180,7 +183,7 @@ def plan(world: World, state: Mapping[str, Any], own: Set[tuple[str, ...]] = fro
         return batches(world.rank, nodes, proposals, plans, of_model(metadata))
 
     mine = world.each(what, share)
-    laid = place(world, mine, planner, metadata, keys=frozenset(planner.state_dict))
+    laid = place(world, mine, planner, metadata, keys=frozenset(planner.state_dict), grows=True)
     return dataclasses.replace(laid, own=renamed)
 
 
@@ -191,18 +194,20 @@ def place(
     metadata: Metadata | None,
     *,
     keys: frozenset[str] = frozenset(),
+    grows: bool = False,
 ) -> Layout:
     """Lay out what each rank has been given to stage. Collective; copies no state.
 
     Args:
         metadata: Of the whole plan; rank 0's counts.
         keys: See `Layout`.
+        grows: It is not laid out anew as soon as something has outgrown its place.
 
     Raises:
         GenerationError: As `plan`.
     """
     body = f"__{world.rank}_0.distcp"
-    placed = _Placed([], [], [], 0)
+    placed = _Placed([], [], [], [], 0, grows)
     wrote = world.agree("layout", lambda: placed.fill(mine, planner))
     if not placed.files:
         # A rank that has nothing to stage has a share all the same: it is part of the whole.
@@ -224,6 +229,7 @@ def place(
         keys=keys,
         metadata=whole,
         weights_metadata=weights,
+        sides=tuple(placed.sides),
     )
 
 
@@ -264,7 +270,9 @@ class _Placed:
     files: list[BodyFile]
     tensors: list[TensorItem]
     objects: list[BytesItem]
+    sides: list[Side]
     nbytes: int
+    grows: bool
 
     def fill(self, mine: Sequence[Batch], planner: SavePlanner) -> _Wrote:
         """Lay everything out, file by file; where what lies that others may look for here."""
@@ -283,6 +291,9 @@ class _Placed:
                     info = _StorageInfo(batch.name, one.offset - start, one.nbytes)
                     wrote.append((item.index, info))
             self.nbytes = aligned(self.nbytes)
+            if self.grows and (side := leave(start, self.nbytes, self.objects, self.tensors)):
+                self.sides.append(side)
+                self.nbytes += side.nbytes
             self.files.append(
                 BodyFile(batch.name, start, self.nbytes - start, batch.kind, batch.held)
             )

@@ -2,16 +2,18 @@
 
 DCP keeps one copy of equal keys, whichever rank it came from: saved under one name, rank 1
 would wake up with rank 0's random numbers. So all of it lies in one tensor per rank,
-``evac.rank<r>``, of fixed capacity so that it may grow: 8 bytes of length, then `torch.save`.
+``evac.rank<r>``, of fixed capacity so that it may grow: 8 bytes of length, then `torch.save`. Where it
+has outgrown that: 8 zeros, offset in its file and length of what fits no more, and then what fits.
 """
 
 import io
 import logging
 import random
+import re
 import struct
 import sys
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -30,7 +32,9 @@ from evac.torch.progress import Progress
 log = logging.getLogger("evac")
 
 _LENGTH = struct.Struct("<Q")
+_BEYOND = struct.Struct("<QQQ")
 _LEAST = 64 * 1024
+_NAME = re.compile(r"evac\.rank\d+")
 
 
 @runtime_checkable
@@ -54,7 +58,7 @@ def check(given: Mapping[str, Any]) -> None:
     """
     for key, one in given.items():
         if not isinstance(one, Stateful):
-            hint = "; torchdata's StatefulDataLoader has both" if key == "loader" else ""
+            hint = "; evac.torch.Resumable(loader) has both" if key == "loader" else ""
             text = f"{key}: expected state_dict and load_state_dict, got {type(one).__name__}"
             raise ValueError(text + hint)
 
@@ -64,10 +68,42 @@ def name(rank: int) -> str:
     return f"evac.rank{rank}"
 
 
+def is_name(key: str) -> bool:
+    """Whether *key* is that of any rank's block."""
+    return _NAME.fullmatch(key) is not None
+
+
 def capacity(nbytes: int) -> int:
     """How much to set aside for a block that is *nbytes* long at planning."""
     # Half as much again: what is large and changes is a loader's buffer; who outgrows it plans anew.
     return max(_LEAST, aligned(nbytes + nbytes // 2))
+
+
+def fitted(block: bytes, nbytes: int, put: Callable[[bytes], int | None]) -> bytes | None:
+    """What of *block* goes into a place of *nbytes*; None where it neither fits nor can be put elsewhere.
+
+    Args:
+        put: Puts what is left over elsewhere; at which offset of its file, or None.
+    """
+    if len(block) <= nbytes:
+        return block
+    at = _LENGTH.size + nbytes - _BEYOND.size
+    offset = put(block[at:])
+    if offset is None:
+        return None
+    return _BEYOND.pack(0, offset, len(block) - at) + block[_LENGTH.size : at]
+
+
+def beyond(place: memoryview) -> tuple[int, int] | None:
+    """Where what was left over of a block lies, offset in its file and length; None for nothing.
+
+    Args:
+        place: All of the block's own.
+    """
+    if place.nbytes < _BEYOND.size:
+        return None
+    length, offset, nbytes = _BEYOND.unpack_from(place)
+    return None if length or not nbytes else (offset, nbytes)
 
 
 @dataclass(frozen=True)
@@ -197,17 +233,26 @@ class RankObjects:
                 yield key, module
 
 
-def unpack(block: torch.Tensor) -> dict[str, Any]:
+def unpack(block: torch.Tensor, rest: bytes | memoryview = b"") -> dict[str, Any]:
     """Read a block.
+
+    Args:
+        rest: What lies `beyond` it.
 
     Raises:
         ValueError: Not one; or whatever unpickling raises.
     """
     data = block.numpy().tobytes()
     (length,) = _LENGTH.unpack_from(data)
-    if not 0 < length <= len(data) - _LENGTH.size:
+    if rest:
+        stream = io.BytesIO(data[_BEYOND.size :])
+        stream.seek(0, io.SEEK_END)
+        stream.write(rest)
+        stream.seek(0)
+    elif not 0 < length <= len(data) - _LENGTH.size:
         raise ValueError(f"length {length} in a block of {len(data)} bytes")
-    stream = io.BytesIO(data[_LENGTH.size : _LENGTH.size + length])
+    else:
+        stream = io.BytesIO(data[_LENGTH.size : _LENGTH.size + length])
     # A loader's state may be any Python object; these are the job's own files.
     document: Any = torch.load(stream, weights_only=False, map_location="cpu")
     if not isinstance(document, dict) or "rng" not in document:

@@ -12,6 +12,7 @@ import os
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import torch
@@ -24,7 +25,9 @@ from torch.futures import Future
 from evac._clock import monotonic
 from evac.errors import GenerationError
 from evac.generation import METADATA
+from evac.side import POINTER_BYTES, pointed
 from evac.store import Store
+from evac.torch import rank_state
 from evac.torch.damage import Unsound, sound
 from evac.torch.gathering import Gathering
 from evac.torch.origins import Origins
@@ -75,6 +78,8 @@ class StoreReader(StorageReader):
         self._bodies = source if isinstance(source, Gathering) else _whole_store(source, contents)
         self._tensors: dict[MetadataIndex, _Tensor] = {}
         self._loaded: dict[MetadataIndex, torch.Tensor] = {}
+        # Of what had outgrown its place: where its bytes are, or of a rank's block the rest of them.
+        self._elsewhere: dict[MetadataIndex, Span] = {}
 
     @property
     def nbytes(self) -> int:
@@ -95,6 +100,7 @@ class StoreReader(StorageReader):
         """Give back the memory of all that was read; planning again would read it again."""
         self._tensors.clear()
         self._loaded.clear()
+        self._elsewhere.clear()
         self._bodies.drop()
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
@@ -118,9 +124,11 @@ class StoreReader(StorageReader):
         started = monotonic()
         # Told while they are fetched: no rank may fail by itself between two collectives.
         self._fetch(span for item in plan.items for span in self._spans(item))
-        tensors = {item.storage_index for item in plan.items if item.type != LoadItemType.BYTE_IO}
+        bytes_io = LoadItemType.BYTE_IO
+        tensors = {item.storage_index for item in plan.items if item.type != bytes_io}
+        objects = {item.storage_index for item in plan.items if item.type == bytes_io}
         strange: list[MetadataIndex] = []
-        self._fetch(self._strange(tensors, strange))
+        self._fetch(chain(self._strange(tensors, strange), self._outgrown(tensors, objects)))
         for index in strange:
             self._loaded[index] = self._load(index)
         self.seconds += monotonic() - started
@@ -135,8 +143,9 @@ class StoreReader(StorageReader):
         for item in plan.items:
             if item.type == LoadItemType.BYTE_IO:
                 name = item.storage_index.fqn
+                span = self._elsewhere.get(item.storage_index)
                 with (
-                    self._view(item.storage_index) as view,
+                    self._view(item.storage_index, span) as view,
                     sound(self._generation, name, unpickles=True),
                 ):
                     planner.load_bytes(item, io.BytesIO(view))
@@ -169,6 +178,33 @@ class StoreReader(StorageReader):
                 found.append(index)
                 yield self._archive(index)
 
+    def beyond(self, name: str) -> bytes:
+        """What of the rank's block *name*, as it was read, had no place in its tensor; b"" for nothing."""
+        for index, span in self._elsewhere.items():
+            if index.fqn == name:
+                with self._view(index, span) as view:
+                    return view.tobytes()
+        return b""
+
+    def _outgrown(
+        self, tensors: Iterable[MetadataIndex], objects: Iterable[MetadataIndex]
+    ) -> Iterator[Span]:
+        """Where what has outgrown its place lies; adds it to what lies elsewhere."""
+        for index in objects:
+            with self._view(index) as view:
+                self._note(index, pointed(view[:POINTER_BYTES]))
+        for index in tensors:
+            block = self._tensors.get(index) if rank_state.is_name(index.fqn) else None
+            if block is not None and block.dtype is torch.uint8:
+                memory = self._bodies.memory(self._archive(index).body)
+                end = block.payload + block.shape.numel()
+                self._note(index, rank_state.beyond(memory[block.payload : end]))
+        yield from self._elsewhere.values()
+
+    def _note(self, index: MetadataIndex, where: tuple[int, int] | None) -> None:
+        if where is not None:
+            self._elsewhere[index] = Span(self._archive(index).body, *where)
+
     def _fetch(self, spans: Iterable[Span]) -> None:
         if problems := self._bodies.fetch(spans):
             raise Unsound(self._generation, problems)
@@ -178,8 +214,9 @@ class StoreReader(StorageReader):
             info = self.metadata.storage_data[index]
             return Span(info.relative_path, info.offset, info.length)
 
-    def _view(self, index: MetadataIndex) -> memoryview:
-        span = self._archive(index)
+    def _view(self, index: MetadataIndex, span: Span | None = None) -> memoryview:
+        """Of *span*, or of the archive of *index*."""
+        span = span or self._archive(index)
         with self._bodies.memory(span.body) as whole:
             return whole[span.offset : span.offset + span.nbytes]
 

@@ -129,7 +129,7 @@ class Restore:
             reader.read_data(plan, planner)
             with sound(where, described):
                 loaded = settle(tree, reader.metadata, self._state, ranks)
-                document = self._own(tree, where)
+                document = self._own(tree, reader, where)
                 if document is not None:
                     self._objects.put_back(document, loaded.get(EXTRA, {}))
                 return loaded, document
@@ -165,12 +165,14 @@ class Restore:
                 return {name: torch.empty(saved.size, dtype=torch.uint8)}
         return {}
 
-    def _own(self, tree: Mapping[str, Any], where: str) -> dict[str, Any] | None:
+    def _own(
+        self, tree: Mapping[str, Any], reader: StoreReader, where: str
+    ) -> dict[str, Any] | None:
         """What there is of this rank's own state, or of rank 0's in its place."""
         for name in (rank_state.name(self._world.rank), rank_state.name(0)):
             if name in tree:
                 with sound(where, name, unpickles=True):
-                    return rank_state.unpack(tree[name])
+                    return rank_state.unpack(tree[name], reader.beyond(name))
         return None
 
     def _apply(

@@ -1,5 +1,6 @@
 """One layout's stages: plan once, then reserve, copy, hand over."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,10 +17,13 @@ from evac.torch.image import Tail, read_objects, read_tensors, tail
 from evac.torch.images import Images
 from evac.torch.layout import Layout
 from evac.torch.rank_state import Packed, RankObjects
+from evac.torch.sides import Outgrown
 from evac.torch.slots import Slots
 from evac.torch.state import TrainingState
 from evac.torch.target import rehearse
 from evac.torch.world import World
+
+log = logging.getLogger("evac")
 
 # Kinds that the checkpointer or the client tells of by itself.
 NOWHERE, AWAY = "nowhere", "away"
@@ -34,12 +38,10 @@ class Skipped:
 
     Attributes:
         kind: Equal for what need not be logged twice.
-        outgrown: The state no longer fits its layout: another one is to be planned.
     """
 
     kind: str
     reason: str
-    outgrown: bool = False
 
 
 class Stager:
@@ -70,6 +72,8 @@ class Stager:
         self._unfinished = unfinished
         # What a person should know of the last stage.
         self.remark = ""
+        # Whether something of the last one has outgrown its layout: another one is to be planned.
+        self.outgrown = False
         # Whether the last one planned, or was the first in its slot: the next ones take less.
         self.prepared = False
         self._incarnation = 0
@@ -100,7 +104,7 @@ class Stager:
 
     def stage(self, slots: Slots | None, step: int) -> Skipped | None:
         """Stage *step*, or say why not. Collective only until the layout is planned."""
-        self.prepared = self._layout is None
+        self.prepared, self.outgrown = self._layout is None, False
         if self._layout is None or self._tail is None:
             if skipped := self._plan(slots, step, self._unfinished):
                 return skipped
@@ -121,27 +125,31 @@ class Stager:
         self._images.clear()
 
     def _write(self, slots: Slots, step: int, layout: Layout, behind: Tail) -> Skipped | None:
-        packed = self._pack(step)
-        if len(packed.block) > self._block.nbytes:
+        packed, outgrown = self._pack(step), Outgrown(layout.sides)
+        block = self._fitted(packed.block, layout, outgrown)
+        if block is None:
             reason = (
                 f"this rank's own state is {len(packed.block):,} bytes where "
-                f"{self._block.nbytes:,} are set aside"
+                f"{self._block.nbytes:,} are set aside, and the end of the file is full"
             )
-            return Skipped("block", reason, outgrown=True)
-        self._fill(packed.block)
+            self.outgrown = True
+            return Skipped("block", reason)
+        self._fill(block)
         flat = layouts.flatten(self._read(packed), layout.keys, layout.own)
         tensors = read_tensors(layout, flat)
         if isinstance(tensors, str):
-            return _differs(tensors)
-        objects = read_objects(layout, flat)
+            return self._differs(tensors)
+        objects = read_objects(layout, flat, outgrown)
         if isinstance(objects, str):
-            return _differs(objects)
+            return self._differs(objects)
         slot = slots.acquire()
         if slot is None:
             return Skipped("full", "no slot is free: what was staged before is still under way")
         try:
             slot.begin(self._incarnation)
-            self.prepared |= self._images.write(slot, layout, behind, tensors, objects)
+            self.prepared |= self._images.write(
+                slot, layout, behind, tensors, objects, outgrown.pieces
+            )
             names = self._state.parameter_names
             self.remark = self._freshness.staged(slot.memory, layout, names)
             header = behind.header(incarnation=self._incarnation, step=step)
@@ -150,7 +158,25 @@ class Stager:
             slots.release(slot)
             raise
         slots.staged(slot, header)
+        if outgrown.names:
+            self.outgrown = True
+            text = "step %d is staged, and %s beside its place, which it has outgrown"
+            log.info(text, step, ", ".join(outgrown.names))
         return None
+
+    def _differs(self, how: str) -> Skipped:
+        self.outgrown = True
+        return Skipped(f"differs:{how}", f"the state has changed its shape: {how}")
+
+    def _fitted(self, block: bytes, layout: Layout, outgrown: Outgrown) -> bytes | None:
+        """What of *block* goes into its place, the rest of it put elsewhere; None where that is full."""
+        name = rank_state.name(self._identity.rank)
+
+        def put(rest: bytes) -> int | None:
+            (item,) = (one for one in layout.tensors if one.name == name)
+            return outgrown.put(name, item.offset, rest)
+
+        return rank_state.fitted(block, self._block.nbytes, put)
 
     def _plan(
         self, slots: Slots | None, step: int, unfinished: Callable[[], str]
@@ -221,7 +247,3 @@ class Stager:
     def _read(self, packed: Packed) -> dict[str, Any]:
         block = {rank_state.name(self._identity.rank): self._block}
         return {**self._state.read(), extra.EXTRA: packed.tensors, **block}
-
-
-def _differs(how: str) -> Skipped:
-    return Skipped(f"differs:{how}", f"the state has changed its shape: {how}", outgrown=True)

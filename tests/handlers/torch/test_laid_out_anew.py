@@ -17,7 +17,7 @@ from tests.handlers.torch.training import Run, wait_committed
 # Planned anew, a state takes as much room as before, or another one.
 NEXT: dict[str, Layout] = {
     "the same size": plan(World(), {"other": 1}),
-    "another size": plan(World(), {"value": torch.zeros(65536)}),
+    "another size": plan(World(), {"value": torch.zeros(200_000)}),
 }
 
 

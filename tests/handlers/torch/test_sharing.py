@@ -28,6 +28,7 @@ from evac.torch.local_memory import LocalMemory
 from evac.torch.rank_state import RankObjects
 from evac.torch.restore import Restore
 from evac.torch.sharing import batches
+from evac.torch.sides import Outgrown
 from evac.torch.state import TrainingState
 from evac.torch.world import World
 from tests.handlers.torch import ranks
@@ -104,10 +105,11 @@ def staged(world: World, tree: dict[str, Any]) -> tuple[layouts.Layout, memoryvi
     behind = tail(layout)
     memory = memoryview(bytearray(behind.slot_nbytes))
     flat = layouts.flatten(tree, layout.keys)
-    tensors, objects = read_tensors(layout, flat), read_objects(layout, flat)
+    outgrown = Outgrown(layout.sides)
+    tensors, objects = read_tensors(layout, flat), read_objects(layout, flat, outgrown)
     assert not isinstance(tensors, str)
     assert not isinstance(objects, str)
-    Image(memory, layout, behind).write(tensors, objects)
+    Image(memory, layout, behind).write(tensors, objects, outgrown.pieces)
     header = behind.header(incarnation=1, step=1).pack()
     memory[: len(header)] = header
     return layout, memory

@@ -334,7 +334,7 @@ def test_whatever_goes_wrong_never_reaches_the_training_loop(
     assert not saver.stage(3)
     assert saver.stats.failed == 2
     assert caplog.text.count("is not staged: RuntimeError('not now')") == 1
-    loader.state = "x" * 300_000
+    loader.state = "x" * 1_000_000
     assert not saver.stage(4)
     assert "set aside" in saver.stats.last_reason
     loader.state = "x" * 10_000
