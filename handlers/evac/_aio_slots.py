@@ -73,6 +73,7 @@ class Slots:
             self._held.discard(slot.number)
             self._returns += 1
             self._returned[slot.number] = self._returns
+            self._begin_anew_if_short()
 
     def staged(self, slot: SlotMemory, request: Staged) -> "asyncio.Future[Message | None] | None":
         """On the wire when this returns, and what will be the daemon's word on it.
@@ -118,9 +119,7 @@ class Slots:
             # Of the others their headers have told.
             if request.slot in self._handed_held:
                 self._say(request)
-        if self._short:
-            self.epoch += 1
-            self._clear()
+        self._begin_anew_if_short()
 
     def forget(self) -> None:
         """In a forked child: keep no memory that is the parent's."""
@@ -163,6 +162,12 @@ class Slots:
     def cut(self, reservation: "Reservation") -> None:
         """The connection was lost, and with it what was still to come."""
         self._short |= self._current is reservation
+
+    def _begin_anew_if_short(self) -> None:
+        """So few would be too few for as long as the job lives. What is held is written first."""
+        if self._short and not self._held and self.lines.ready:
+            self.epoch += 1
+            self._clear()
 
     def _filled(
         self, reservation: "Reservation", memory: SlotMemory, done: "asyncio.Future[None]"

@@ -40,11 +40,6 @@ _UNTRIED = "not connected yet"
 class Slots(Returning, Protocol):
     """Who has slots that a new daemon should have back. Called in the socket thread."""
 
-    @property
-    def short(self) -> bool:
-        """They are fewer than were to come: to be begun anew once all of them are handed back."""
-        ...
-
     def aboard(self, *, resumed: bool) -> None:
         """On board again: with all that was handed back, or with nothing."""
         ...
@@ -75,7 +70,8 @@ class Connection:
     client's own books.
 
     Attributes:
-        count: How often slots had to be begun anew: registrations that brought none back, or too few.
+        count: How often slots had to be begun anew: registrations that brought none back. Who has slots
+            counts it up where they were too few.
         returning: Set by whoever has slots.
     """
 
@@ -277,7 +273,7 @@ class Connection:
     def _aboard(self, *, resumed: bool) -> None:
         """In the lock: before any caller wakes up."""
         self._boardings += 1
-        self.count += not resumed or (self.returning is not None and self.returning.short)
+        self.count += not resumed
         self.lost = None
         if self.returning is not None:
             self.returning.aboard(resumed=resumed)

@@ -26,6 +26,7 @@ class Slots:
     Everything is guarded by the condition that it is given.
 
     Attributes:
+        held: What is being written, by number.
         short: The connection was lost before all slots of the reservation had come.
     """
 
@@ -41,7 +42,7 @@ class Slots:
         self._current: Reservation | None = None
         # The daemon grants the same slot until it hears of it again; two threads must not
         # write there at once.
-        self._held: set[int] = set()
+        self.held: set[int] = set()
         # Granted after whoever asked had gone on without: the next one's.
         self._spare: set[int] = set()
         # How often a slot was given back, and at which count each slot was last.
@@ -62,7 +63,7 @@ class Slots:
             self._spare.discard(number)
             if self._returned.get(number, 0) > asked:
                 return None, STALE
-            if number in self._held:
+            if number in self.held:
                 return None, f"slot {number} is being written by another thread"
             self.changed.wait_for(
                 lambda: number in self._ready or self._connection != connection,
@@ -74,13 +75,13 @@ class Slots:
             if slot is None:
                 self._spare.add(number)
                 return None, f"slot {number} is still being mapped"
-            self._held.add(number)
+            self.held.add(number)
             return slot, ""
 
     def keep(self, number: int, *, asked: int) -> None:
         """A grant that nobody waits for any more."""
         with self.changed:
-            if number not in self._held and self._returned.get(number, 0) <= asked:
+            if number not in self.held and self._returned.get(number, 0) <= asked:
                 self._spare.add(number)
 
     @property
@@ -112,7 +113,7 @@ class Slots:
         """Its holder is done with it."""
         with self.changed:
             if slot.connection == self._connection:
-                self._held.discard(slot.number)
+                self.held.discard(slot.number)
                 self.returns += 1
                 self._returned[slot.number] = self.returns
 
@@ -129,7 +130,7 @@ class Slots:
             if self._lacking:
                 return []
             return [
-                (HandBack(slot=number, held=number in self._held, last=number == last), fd)
+                (HandBack(slot=number, held=number in self.held, last=number == last), fd)
                 for number, fd in sorted(self._fds.items())
             ]
 
@@ -148,7 +149,7 @@ class Slots:
         self.forget()
         self._lacking = self.short = False
         self._ready.clear()
-        self._held.clear()
+        self.held.clear()
         self._spare.clear()
         self._current = None
 

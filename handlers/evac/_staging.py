@@ -104,11 +104,6 @@ class Staging:
         self._handed_held = {one.slot for one, _ in handing if one.held}
         return handing
 
-    @property
-    def short(self) -> bool:
-        """See `_connection.Slots`."""
-        return self._slots.short
-
     def aboard(self, *, resumed: bool) -> None:
         """See `_connection.Slots`."""
         with self._connection.changed:
@@ -123,8 +118,7 @@ class Staging:
             # Of the others their headers have told.
             if request.slot in self._handed_held:
                 self._say(request)
-        if self._slots.short:
-            self._slots.forget_all(self._connection.count)
+        self._begin_anew_if_short()
 
     @property
     def ready(self) -> int:
@@ -174,8 +168,15 @@ class Staging:
                 self._unsaid[request.slot] = request
             # Not before it is on the wire: until then the daemon grants it again to whoever asks.
             self._slots.given_back(slot)
+            self._begin_anew_if_short()
         if not current:
             self._not_kept(request.step, "its slot belongs to a connection that is gone")
+
+    def _begin_anew_if_short(self) -> None:
+        """In the lock: so few would be too few for as long as the job lives. What is held is written first."""
+        if self._slots.short and not self._slots.held and self._connection.ready:
+            self._connection.count += 1
+            self._slots.forget_all(self._connection.count)
 
     def _say(self, request: Staged) -> bool:
         def hear(message: Message | None, _fd: int | None) -> None:
@@ -211,6 +212,7 @@ class Staging:
             if slot.connection == self._connection.count:
                 self._connection.post(Release(slot=slot.number))
                 self._slots.given_back(slot)
+                self._begin_anew_if_short()
 
     def _acquire(self, until: float) -> SlotMemory | None:
         while True:

@@ -9,7 +9,9 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from threading import Thread
 from typing import Any
 
@@ -78,11 +80,22 @@ class Worker:
             slots=slots,
         )
         self.incarnation = incarnation
+        self._all_made()
         return {}
+
+    def _all_made(self) -> None:
+        """Whatever befalls the daemon next finds all slots there, as far as it lives that long."""
+        with suppress(evac.NotConnected):
+            while "filling" in [
+                slot["state"]
+                for one in self.client.status()["workloads"]
+                if (one["unit"], one["rank"]) == (self.client.prefix, self.rank)
+                for slot in one["slots"]
+            ]:
+                time.sleep(0.001)
 
     def begin(self, step: int) -> dict[str, Any]:
         """Acquire a slot and write half of the body: torn until `finish`."""
-        # For memory that is still being made; on a busy machine that takes.
         self.slot = self.client.acquire(20.0)
         if self.slot is None:
             return {"refused": self.client.last_refusal}

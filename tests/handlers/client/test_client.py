@@ -16,6 +16,7 @@ import evac
 from evac._settings import read_settings
 from evac.segment import PAGE, Header, SlotState
 from evac.wire import Acquire, AskStatus, Leave, Register, Reserve, Staged
+from tests.agent.daemon.nodes import until
 from tests.handlers.client.honest import LIMIT, Daemon, sealed
 
 SLOT = 4 * PAGE
@@ -173,11 +174,11 @@ def test_of_each_slot_one_fd_stays_open_until_it_is_no_more_ours(
     client.reserve(nbytes=SLOT, body="a.bin", slots=2)
     for step in range(2):
         stage(client, step, b"x")
-    # The daemon of this test lives in this process: one fd per slot is its own.
-    assert _slot_fds() == 4
+    # The daemon of this test lives in this process: one fd per slot is its own. A third is there
+    # until whoever received it has closed it.
+    until("of each slot two are open", lambda: _slot_fds() == 4)
     client.close()
-    daemon.wait_until(lambda: daemon.ended == 1)
-    assert _slot_fds() == 0
+    until("none is", lambda: _slot_fds() == 0)
 
 
 def _slot_fds() -> int:
