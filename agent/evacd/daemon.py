@@ -26,6 +26,7 @@ from evacd.lanes import Lanes
 from evacd.listening import Ears, Listener
 from evacd.opening import open_peer, open_targets, other_peers, read_secret
 from evacd.operator import Operator
+from evacd.own_before import own_orders_of
 from evacd.parts import (
     State,
     boot_id,
@@ -104,6 +105,7 @@ class Daemon:
             status=self._status,
             admin=self._administer,
             save=self._save_own,
+            written=self._written,
             node=self._node,
             boot=self._boot,
         )
@@ -206,11 +208,13 @@ class Daemon:
         self._for_ever.append(task)
 
     def _resume(self, evacuation: Evacuation, ears: Ears) -> None:
-        """What an earlier daemon did to the world around still stands; go on with it."""
+        """What an earlier daemon did, or was asked to do, still stands; go on with it."""
         if (drain := evacuation.leaving.resume()) is not None:
             now, deadline = self._clock.monotonic(), drain.deadline
             log.warning("drain.resumed", id=drain.id, seconds_left=round(deadline - now, 3))
             ears.hear(self._operator.resume(drain.id, drain.reason, deadline=deadline, now=now))
+        if self._state is not None:
+            evacuation.own.resume(own_orders_of(self._state.file, boot=self._boot))
 
     async def _ask_why(self, listener: Listener, ears: Ears) -> None:
         """A SIGTERM alone is no notice, a restart looks the same: look for a second sign."""
@@ -354,6 +358,10 @@ class Daemon:
             return Refuse("the daemon is still starting")
         order = self._evacuation.own.ask(unit, seconds, uid=uid)
         return Refuse(order) if isinstance(order, str) else Ordered(order.id, unit)
+
+    async def _written(self) -> None:
+        if self._evacuation is not None:
+            await self._evacuation.written()
 
     def _status(self) -> Mapping[str, object]:
         status: dict[str, Any] = {

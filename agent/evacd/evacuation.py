@@ -17,7 +17,7 @@ from evacd.clock import Clock
 from evacd.facts import Kept, Notice, Order, Outcome, Probe
 from evacd.flush import Flush
 from evacd.flush.save import Place, Saver
-from evacd.leaving import Leaving
+from evacd.leaving import NOTE_SECONDS, Leaving
 from evacd.order import (
     Advised,
     Amended,
@@ -110,7 +110,7 @@ class Evacuation:
         self.own = OwnOrders(
             self.flush,
             self.way,
-            units=board.units,
+            aboard=board,
             journal=journal,
             clock=clock,
             new_id=new_id,
@@ -147,6 +147,7 @@ class Evacuation:
         for transition in self._machine.tick(now=now, need=self._need()):
             self._act(transition)
         self.leaving.keep(self._machine.leaving)
+        self.own.tick()
 
     def _need(self) -> float:
         """Seconds that saving everything takes; reckoned anew only where something has changed."""
@@ -306,7 +307,13 @@ class Evacuation:
         if self._running:
             await wait(self._running)
         await self.leaving.settled()
-        await self._journal.settled()
+        await self.written()
+
+    async def written(self) -> None:
+        """All that was decided by now is on the disk, or that takes too long."""
+        async with TaskGroup() as tasks:
+            tasks.create_task(self.leaving.written())
+            tasks.create_task(self._journal.settled(within=NOTE_SECONDS))
 
     # --- what became of it ---------------------------------------------------------------
 

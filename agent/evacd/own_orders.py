@@ -4,9 +4,12 @@ They are not the node's order: nothing is cordoned, no departure announced, nobo
 flush saves the job as it saves a dead process's, by a deadline of its own; here is kept what
 becomes of it, for the one who waits and for the report. While the node's order runs, such a wish
 is part of that, and of its incident.
+
+Its incident is its record as well, on the disk before whoever asked is answered: a daemon that is started
+again goes on with it. The job's processes may take a while to come back with their memory.
 """
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
@@ -15,16 +18,19 @@ import structlog
 from evacd.allowance import Allowance
 from evacd.clock import Clock
 from evacd.facts import Confidence, Kept, Lost, Notice, Order, Outcome, Scope, Unit
+from evacd.own_before import KIND, REMEMBERED, SOURCE, Before, Over, amended, given, told
 from evacd.report.journal import Journal
 from evacd.workloads import TurnResult
 
 log = structlog.get_logger()
 
+# For so long at least, the processes of a job are waited for after a restart: each looks for its daemon
+# every 15 seconds.
+COME_BACK_SECONDS = 30.0
+
 # Incidents that one user may open: so many at once, and one more every minute. The journal keeps
 # 500, and whoever filled it would push out the node's own.
 BURST, EVERY_SECONDS = 32, 60.0
-# Answered for who asks again; beyond, the oldest that has ended is forgotten.
-_REMEMBERED = 256
 
 
 class Moves(Protocol):
@@ -35,6 +41,22 @@ class Moves(Protocol):
 
     def rescue(self, unit: str, *, deadline: float | None = None) -> None:
         """Save one unit, by *deadline*; `ended` and `idle` are told what becomes of it."""
+        ...
+
+
+class OnBoard(Protocol):
+    """Who knows the jobs of this node; `evacd.workloads.Board` does."""
+
+    def units(self) -> tuple[Unit, ...]:
+        """Who is on board."""
+        ...
+
+    def returning(self, unit: str) -> bool:
+        """Whether processes of before may still come back with what a unit lacks to be whole."""
+        ...
+
+    def callers(self, unit: str) -> int:
+        """How many callback workloads of a unit are on board."""
         ...
 
 
@@ -54,15 +76,23 @@ class _Asked:
 
     Attributes:
         incident: It has one of its own; else it is part of the node's.
-        turn: A callback workload has its turn, which decides.
+        callers: So many callback workloads have their turn, which decides; 0 where the flush does.
+        until: So long those that have not come back yet are waited for, monotonic seconds; None where
+            nobody is.
     """
 
     order: Order
     incident: bool
-    turn: bool = False
+    callers: int = 0
+    until: float | None = None
     state: str = "waiting"
     settled: bool = False
     outcome: Outcome | None = None
+
+    @property
+    def flushed(self) -> bool:
+        """What becomes of it is for the flush to say, and now."""
+        return not (self.settled or self.callers)
 
 
 class OwnOrders:
@@ -73,7 +103,7 @@ class OwnOrders:
         moves: Moves,
         turns: Turns,
         *,
-        units: Callable[[], tuple[Unit, ...]],
+        aboard: OnBoard,
         journal: Journal,
         clock: Clock,
         new_id: Callable[[], str],
@@ -85,13 +115,12 @@ class OwnOrders:
         """Nothing is asked for.
 
         Args:
-            units: Who is on board.
             count: Told each event, by its name in the report.
             beside: Runs the turns of callback workloads, and owns them.
         """
         self._moves = moves
         self._turns = turns
-        self._units = units
+        self._aboard = aboard
         self._journal = journal
         self._clock = clock
         self._new_id = new_id
@@ -119,53 +148,105 @@ class OwnOrders:
         before = self._asked.get(unit)
         if before is not None and not before.settled:
             return self._sooner(before, unit, now + seconds)
-        found = next((one for one in self._units() if one.name == unit), None)
-        if found is None:
+        found = self._unit(unit)
+        if found is None and not self._aboard.returning(unit):
             return f"nobody of {unit} is on board"
         if self._moves.order is None and not self._allowance.take(uid, now=now):
             return f"uid {uid} has asked too often: {BURST} at once, one more each minute"
-        one = self._begin(found, now + seconds, now)
-        if found.turn_seconds is not None and self._moves.order is None:
-            one.turn = True
+        calls = found is not None and found.turn_seconds is not None and self._moves.order is None
+        callers = self._aboard.callers(unit) if calls else 0
+        one = self._begin(unit, now + seconds, now, callers)
+        self._go(one, unit)
+        return one.order
+
+    def resume(self, before: Iterable[Before | Over]) -> None:
+        """Go on with what an earlier daemon had not settled, and remember what it had.
+
+        Args:
+            before: Oldest first.
+        """
+        now = self._clock.monotonic()
+        for one in before:
+            if isinstance(one, Over):
+                self._close(one)
+            elif one.outcome is not None:
+                state = "kept" if isinstance(one.outcome, Kept) else "lost"
+                self._keep(one.unit, _Asked(one.order, True, 0, None, state, True, one.outcome))
+            else:
+                self._go_on(one, now)
+
+    def tick(self) -> None:
+        """Time has passed: somebody may have come back, or nobody may do so any more."""
+        for unit, one in list(self._asked.items()):
+            if one.until is not None and not one.settled:
+                self._go(one, unit)
+
+    def _go_on(self, before: Before, now: float) -> None:
+        asked = self._asked.get(before.unit)
+        if asked is not None and not asked.settled:
+            self._close(
+                Over(before.order.id, before.unit, f"order {asked.order.id} is for the same")
+            )
+            return
+        order, unit = before.order, before.unit
+        left = order.deadline - now
+        log.warning("order.resumed", order=order.id, unit=unit, seconds_left=round(left, 3))
+        one = _Asked(order, True, before.callers, max(order.deadline, now + COME_BACK_SECONDS))
+        self._keep(unit, one)
+        self._journal.resume(order.id, since_seconds=now - order.given)
+        self._record(one, "order.given", given(order, unit, callers=before.callers, now=now))
+        self._go(one, unit)
+
+    def _close(self, over: Over) -> None:
+        log.error("order.lost", order=over.id, unit=over.unit, reason=over.reason)
+        self._journal.resume(over.id, since_seconds=0.0)
+        if over.unit:
+            self._journal.record(over.id, "flush.lost", {"unit": over.unit, "reason": over.reason})
+        self._end(over.id, over.unit, Lost(over.unit, over.reason))
+
+    def _go(self, one: _Asked, unit: str) -> None:
+        """Carry it out, unless it is better to wait for who comes back."""
+        if one.until is not None and self._clock.monotonic() < one.until:
+            here = self._aboard.callers(unit)
+            if here < one.callers or (not one.callers and self._aboard.returning(unit)):
+                return
+        one.until = None
+        if one.callers:
             self._beside(self._give_turn(one, unit))
         else:
             self._moves.rescue(unit, deadline=one.order.deadline)
-        return one.order
 
-    def _begin(self, unit: Unit, deadline: float, now: float) -> _Asked:
+    def _begin(self, unit: str, deadline: float, now: float, callers: int) -> _Asked:
         node = self._moves.order
         order = Order(
             id=node.id if node is not None else self._new_id(),
             deadline=deadline,
             confidence=Confidence.CERTAIN,
-            source="workload",
-            kind="leave",
+            source=SOURCE,
+            kind=KIND,
             given=now,
             scope=Scope.WORKLOAD,
         )
-        self._forget_some()
-        self._asked.pop(unit.name, None)
-        one = self._asked[unit.name] = _Asked(order, incident=node is None)
-        window = round(deadline - now, 3)
+        until = now + COME_BACK_SECONDS if self._aboard.returning(unit) else None
+        one = _Asked(order, node is None, callers, until)
+        self._keep(unit, one)
+        facts = given(order, unit, callers=callers, now=now)
         log.info(
-            "order.given", order=order.id, scope=order.scope, unit=unit.name, window_seconds=window
-        )
+            "order.given",
+            order=order.id, scope=order.scope, unit=unit, window_seconds=facts["window_seconds"],
+        )  # fmt: skip
         if one.incident:
-            notice = Notice(
-                order.source, order.kind, order.id, order.confidence, deadline, now, unit.name
-            )
+            notice = Notice(SOURCE, KIND, order.id, order.confidence, deadline, now, unit)
             self._journal.open(order, notice, node=self._node, boot=self._boot)
-        facts = {"order": order.id, "scope": order.scope, "confidence": order.confidence.word}
-        self._record(one, "order.given", {**facts, "window_seconds": window})
+        self._record(one, "order.given", facts)
         return one
 
     def _sooner(self, one: _Asked, unit: str, deadline: float) -> Order:
         if deadline < one.order.deadline:
             amendments = one.order.amendments + 1
             one.order = replace(one.order, deadline=deadline, amendments=amendments)
-            window = deadline - one.order.given
-            self._record(one, "order.amended", {"order": one.order.id, "window_seconds": window})
-            if not one.turn:
+            self._record(one, "order.amended", amended(one.order))
+            if one.flushed and one.until is None:
                 self._moves.rescue(unit, deadline=deadline)
         return one.order
 
@@ -174,7 +255,11 @@ class OwnOrders:
         seconds = max(0.0, one.order.deadline - began)
         self._record(one, "turn.given", {"unit": unit, "seconds": seconds, "priority": 0})
         one.state = "moving"
-        result = await self._turns.turn(unit, seconds=seconds, order=one.order.id)
+        # As with the flush, an answer that is late still counts.
+        patience = max(seconds, COME_BACK_SECONDS)
+        result = await self._turns.turn(
+            unit, seconds=seconds, order=one.order.id, patience=patience
+        )
         took = self._clock.monotonic() - began
         self._record(one, "turn.finished", {"unit": unit, "seconds": took, **asdict(result)})
         if result.ok:
@@ -187,7 +272,7 @@ class OwnOrders:
     def record(self, name: str, data: Mapping[str, Any]) -> None:
         """An event of the path, maybe of a unit that has an order of its own."""
         one = self._asked.get(str(data.get("unit")))
-        if one is None or one.settled or one.turn:
+        if one is None or not one.flushed:
             return
         if name in {"flush.started", "turn.given"}:
             one.state = "moving"
@@ -197,34 +282,33 @@ class OwnOrders:
     def ended(self, outcome: Outcome) -> None:
         """What became of a unit: who is kept has settled, who is lost may be tried once more."""
         one = self._asked.get(outcome.unit)
-        if one is None or one.settled or one.turn:
+        if one is None or not one.flushed:
             return
         if isinstance(outcome, Kept):
             self._settle(one, outcome.unit, outcome)
-        else:
+        elif one.until is None:
             one.outcome = one.outcome or outcome
 
     def idle(self) -> None:
         """The flush has nothing left to do: who was not kept by now is lost."""
         for unit, one in list(self._asked.items()):
-            if one.settled or one.turn:
+            if not one.flushed or one.until is not None:
                 continue
-            told = one.outcome or self._moves.outcomes.get(unit)
-            if isinstance(told, Kept):
-                self._settle(one, unit, told)
+            found = one.outcome or self._moves.outcomes.get(unit)
+            if isinstance(found, Kept):
+                self._settle(one, unit, found)
             else:
-                self._lose(one, unit, told.reason if told is not None else self._emptiness(unit))
+                self._lose(one, unit, found.reason if found is not None else self._emptiness(unit))
 
     def shown(self, *, now: float) -> list[dict[str, Any]]:
         """For the status: one per job, as far as it is remembered."""
         return [
             {
                 "order": one.order.id,
-                "unit": unit,
                 "seconds_left": one.order.deadline - now,
                 "state": one.state,
                 "settled": one.settled,
-                **_told(one.outcome if one.settled else None),
+                **told(unit, one.outcome if one.settled else None),
             }
             for unit, one in self._asked.items()
         ]
@@ -235,40 +319,39 @@ class OwnOrders:
         one.state, one.settled = "lost", True
         one.outcome = Lost(unit, reason)
         log.error("order.lost", order=one.order.id, unit=unit, reason=reason)
-        self._finish(one, "0 saved, 1 lost")
+        self._finish(one, unit, one.outcome)
 
     def _settle(self, one: _Asked, unit: str, kept: Kept) -> None:
         one.state, one.settled, one.outcome = "kept", True, kept
         log.info("order.kept", order=one.order.id, unit=unit)
-        self._finish(one, "1 saved, 0 lost")
+        self._finish(one, unit, kept)
 
-    def _finish(self, one: _Asked, verdict: str) -> None:
+    def _finish(self, one: _Asked, unit: str, outcome: Outcome) -> None:
         self._count("own_order.ended", {"result": one.state})
         if one.incident:
-            self._journal.record(one.order.id, "report.written", {"verdict": verdict})
-            self._journal.close(one.order.id)
+            self._end(one.order.id, unit, outcome)
+
+    def _end(self, id: str, unit: str, outcome: Outcome) -> None:
+        verdict = "1 saved, 0 lost" if isinstance(outcome, Kept) else "0 saved, 1 lost"
+        self._journal.record(id, "report.written", {"verdict": verdict, **told(unit, outcome)})
+        self._journal.close(id)
 
     def _record(self, one: _Asked, name: str, data: Mapping[str, Any]) -> None:
         self._count(name, data)
         if one.incident:
             self._journal.record(one.order.id, name, data)
 
+    def _unit(self, name: str) -> Unit | None:
+        return next((one for one in self._aboard.units() if one.name == name), None)
+
     def _emptiness(self, unit: str) -> str:
-        found = next((one for one in self._units() if one.name == unit), None)
+        found = self._unit(unit)
         return found.empty_because if found is not None else "nobody of it is on board any more"
 
-    def _forget_some(self) -> None:
-        over = [unit for unit, one in self._asked.items() if one.settled]
-        for unit in over[: max(0, len(self._asked) - _REMEMBERED + 1)]:
-            del self._asked[unit]
-
-
-def _told(outcome: Outcome | None) -> dict[str, Any]:
-    kept = outcome if isinstance(outcome, Kept) else None
-    return {
-        "generation": asdict(kept.generation) if kept and kept.generation else None,
-        "nbytes": kept.nbytes if kept else 0,
-        "seconds": kept.seconds if kept else 0.0,
-        "durable": kept.durable if kept else False,
-        "reason": outcome.reason if isinstance(outcome, Lost) else "",
-    }
+    def _keep(self, unit: str, one: _Asked) -> None:
+        """The last that was asked of *unit*; what was asked longest ago, and has ended, is forgotten."""
+        over = [name for name, each in self._asked.items() if each.settled]
+        for name in over[: max(0, len(self._asked) - REMEMBERED + 1)]:
+            del self._asked[name]
+        self._asked.pop(unit, None)
+        self._asked[unit] = one

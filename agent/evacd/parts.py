@@ -5,7 +5,7 @@ Notice sources are made in `evacd.listening`, when it is known which of them app
 
 import os
 from asyncio import TaskGroup
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -67,6 +67,7 @@ def make_board(
     status: Callable[[], Mapping[str, object]],
     admin: Callable[[Drain | Cancel | Drill], Message],
     save: Callable[[str, float, int], Message],
+    written: Callable[[], Awaitable[None]],
     keeper: Keeper,
     node: str,
     boot: str,
@@ -107,6 +108,7 @@ def make_board(
         status=status,
         admin=admin,
         save=save,
+        written=written,
         prepare=prepare_in(config.store.targets, _open_store),
         keeper=keeper,
     )

@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from evac._settings import checked, job_of
@@ -20,6 +21,7 @@ from evac.wire import Ordered, Refuse, Save
 _PERIOD_SECONDS = 0.1
 # Longer than any grace period: what moves in overtime is followed until it ends.
 _LIMIT_SECONDS = 3600.0
+_FORGOTTEN = "evacd knows nothing of it any more; see `evac report`"
 
 DESCRIPTION = """\
 Save all that a job has staged on this node within so many seconds, and wait for it. Nobody else is
@@ -59,29 +61,30 @@ def leave(args: argparse.Namespace) -> int:
     except ValueError as error:
         print(f"evac: {error}", file=sys.stderr)
         return 2
-    answer = request(args.socket, message, timeout=5.0)
-    if not isinstance(answer, Ordered):
-        reason = answer.reason if isinstance(answer, Refuse) else f"answered {answer.type!r}"
-        print(f"evac: {reason}", file=sys.stderr)
-        return 1
-    if not args.json:
-        _say(f"{answer.unit}: order {answer.order}, {seconds(args.within)}")
+    say = None if args.json else _say
     ends = time.monotonic() + args.within  # noqa: TID251 - a person waits in real time
 
-    def ask_again() -> Ordered | None:
-        """Of a daemon that was restarted, which has all slots back and knows of no order."""
-        left = ends - time.monotonic()  # noqa: TID251
-        again = Save(job=args.job, seconds=left) if left > 0 else None
-        told = request(args.socket, again, timeout=5.0) if again is not None else None
-        return told if isinstance(told, Ordered) else None
+    def ask() -> Ordered | str:
+        """The order, or why there is none."""
+        left = max(0.0, ends - time.monotonic())  # noqa: TID251
+        told = request(args.socket, Save(job=args.job, seconds=left), timeout=5.0)
+        if isinstance(told, Ordered):
+            return told
+        return told.reason if isinstance(told, Refuse) else f"it was answered with {told.type!r}"
 
+    answer = _asked(ask, args.socket, ends=ends, say=say)
+    if isinstance(answer, str):
+        print(f"evac: {answer}", file=sys.stderr)
+        return 1
+    if say is not None:
+        say(f"{answer.unit}: order {answer.order}, {seconds(args.within)}")
     try:
         told = wait(
             lambda: read_status(args.socket, timeout=5.0),
             answer,
-            say=None if args.json else _say,
-            again=ask_again,
-            within=args.within,
+            say=say,
+            again=ask,
+            within=max(0.0, ends - time.monotonic()),  # noqa: TID251 - as above
         )
     except NotConnected as error:
         print(f"evac: evacd went away meanwhile: {error.reason}", file=sys.stderr)
@@ -90,19 +93,45 @@ def leave(args: argparse.Namespace) -> int:
     return 0 if told["state"] == "kept" else 1
 
 
+def _asked(
+    ask: Callable[[], Ordered | str],
+    socket: Path,
+    *,
+    ends: float,
+    say: Callable[[str], None] | None,
+) -> Ordered | str:
+    """What is answered; a daemon that is being restarted is waited for.
+
+    Raises:
+        NotConnected: There is none, or it stays away until *ends*.
+    """
+    while True:
+        try:
+            return ask()
+        except NotConnected as error:
+            late = time.monotonic() > ends  # noqa: TID251 - a person waits in real time
+            # A daemon leaves its lock behind, until the next boot: here was one.
+            if late or not socket.with_name(f".{socket.name}.lock").exists():
+                raise
+            if say is not None:
+                say(f"evac: waiting for evacd: {error.reason}")
+                say = None
+            time.sleep(_PERIOD_SECONDS)
+
+
 def wait(
     read: Callable[[], Mapping[str, Any]],
     ordered: Ordered,
     *,
     say: Callable[[str], None] | None,
-    again: Callable[[], Ordered | None] = lambda: None,
+    again: Callable[[], Ordered | str] = lambda: _FORGOTTEN,
     within: float = 0.0,
 ) -> Mapping[str, Any]:
     """What became of it, once it has settled; each change of its state is said.
 
     Args:
-        again: Asks for it anew, where the daemon was restarted meanwhile; None where it may not.
-        within: Seconds for which a daemon that is away is waited for.
+        again: Asks for it anew, where the daemon knows nothing of it; why not, where it may not.
+        within: Seconds for which a daemon that is away, or that refuses to begin anew, is waited for.
 
     Raises:
         NotConnected: It stayed away.
@@ -114,17 +143,21 @@ def wait(
         try:
             found = [one for one in read()["leaving"] if one["order"] == ordered.order]
             found = [one for one in found if one["unit"] == ordered.unit]
-            if not found and (anew := again()) is not None:
-                ordered = anew
-                continue
+            anew = again() if not found else ordered
         except NotConnected:
             if time.monotonic() > patient:  # noqa: TID251
                 raise
             time.sleep(_PERIOD_SECONDS)
             continue
+        if isinstance(anew, str):
+            # Its processes may be on their way back to a daemon that was started again.
+            if time.monotonic() <= patient:  # noqa: TID251
+                time.sleep(_PERIOD_SECONDS)
+                continue
+            return {"order": ordered.order, "unit": ordered.unit, "state": "lost", "reason": anew}
         if not found:
-            reason = "evacd knows nothing of it any more; see `evac report`"
-            return {"order": ordered.order, "unit": ordered.unit, "state": "lost", "reason": reason}
+            ordered = anew
+            continue
         one: Mapping[str, Any] = found[0]
         if one["settled"] or time.monotonic() > ends:  # noqa: TID251
             return one

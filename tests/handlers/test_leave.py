@@ -45,6 +45,24 @@ def test_a_daemon_that_was_restarted_is_asked_anew() -> None:
     assert len(asked) == 1
 
 
+def test_one_that_is_not_ready_to_begin_anew_is_asked_until_it_is() -> None:
+    daemon = Daemon([], [], [], [told("o2", settled=True)])
+    answers: list[Ordered | str] = ["nobody of it", "nobody of it", Ordered("o2", "u/j")]
+
+    found = wait(
+        daemon.read, Ordered("o1", "u/j"), say=None, again=lambda: answers.pop(0), within=30.0
+    )
+
+    assert found == told("o2", settled=True)
+    assert answers == []
+
+
+def test_why_it_may_not_is_told_in_the_end() -> None:
+    found = wait(Daemon([]).read, Ordered("o1", "u/j"), say=None, again=lambda: "nobody of it")
+
+    assert (found["state"], found["reason"]) == ("lost", "nobody of it")
+
+
 def test_another_order_of_the_same_job_is_not_taken_for_it() -> None:
     daemon = Daemon([told("before", settled=True)])
     assert wait(daemon.read, Ordered("o1", "u/j"), say=None)["state"] == "lost"

@@ -64,12 +64,6 @@ GROUP BY incident.number ORDER BY incident.number DESC LIMIT 64
 """
 _CLOSE = "UPDATE incident SET ended = ? WHERE id = ?"
 _PRUNE = "DELETE FROM incident WHERE number <= (SELECT coalesce(max(number), 0) FROM incident) - ?"
-# Orders of single jobs: whoever asked for one that a daemon took along has to ask anew.
-_END_OWN = """
-UPDATE incident
-SET ended = (SELECT coalesce(max(at), 0.0) FROM event WHERE event.incident = incident.number)
-WHERE ended IS NULL AND source = 'workload'
-"""
 # Of incidents that are over, to so many of the last ones something is still added.
 _REMEMBERED = 64
 
@@ -154,8 +148,12 @@ class Journal:
             for old in list(self._closed)[:-_REMEMBERED]:
                 del self._closed[old], self._seen[old]
 
-    async def settled(self) -> None:
-        """Wait until all that was recorded so far is on the disk, or could not be written."""
+    async def settled(self, *, within: float | None = None) -> None:
+        """Wait until all that was recorded so far is on the disk, or could not be written.
+
+        Args:
+            within: Seconds; after them a disk that hangs is waited for no longer.
+        """
         loop = asyncio.get_running_loop()
         written = asyncio.Event()
 
@@ -166,7 +164,9 @@ class Journal:
 
         self._queue.put(_Settled(tell))
         if self._writer.is_alive():
-            await written.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(within):
+                    await written.wait()
 
     def stop(self) -> None:
         """Write what is left and close the file; at most 2 seconds, whatever the disk does."""
@@ -303,7 +303,6 @@ def _connected(path: Path) -> sqlite3.Connection:
         with connection:
             # Also the proof that the file can be written.
             connection.execute(_PRUNE, (KEPT,))
-            connection.execute(_END_OWN)
     except BaseException:
         connection.close()
         raise

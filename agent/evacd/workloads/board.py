@@ -19,10 +19,11 @@ from evacd.workloads import agreement
 from evacd.workloads.aboard import Aboard
 from evacd.workloads.desk import Desk
 from evacd.workloads.happenings import Happening
+from evacd.workloads.job import Workload
 from evacd.workloads.keeping import Keeper
 from evacd.workloads.lending import Lending
 from evacd.workloads.link import Link
-from evacd.workloads.outside import SaveOwn
+from evacd.workloads.outside import SaveOwn, Written
 from evacd.workloads.part import Part
 from evacd.workloads.peer import barred, peer_of
 from evacd.workloads.places import Prepare
@@ -53,6 +54,7 @@ class Board:
         prepare: Makes the place in the stores where a job's owner may write, given its prefix; awaited
             before the job's workloads are told that they are registered, but not for long.
         save: Carries out what a job's own user asked for, and gives the answer.
+        written: Awaited before either answer is sent, so that a crash takes nothing of it back.
         keeper: What a restart does not lose, opened already; None where it loses all.
     """
 
@@ -66,6 +68,7 @@ class Board:
         admin: Callable[[Drain | Cancel | Drill], Message],
         prepare: Prepare | None = None,
         save: SaveOwn | None = None,
+        written: Written | None = None,
         keeper: Keeper | None = None,
     ) -> None:
         self.ready = asyncio.Event()
@@ -76,6 +79,7 @@ class Board:
         self._admin = admin
         self._prepare = prepare
         self._save = save
+        self._written = written
         self._roster = Roster(budget=settings.memory_bytes)
         self._turns = Turns()
         self._keeper = keeper or Keeper()
@@ -114,6 +118,7 @@ class Board:
                 admin=self._admin,
                 prepare=self._prepare,
                 save=self._save,
+                written=self._written,
                 roster=self._roster,
                 staging=self._staging,
                 turns=self._turns,
@@ -140,6 +145,18 @@ class Board:
     def peers(self, key: str) -> tuple[str, ...]:
         """Addresses of the nodes that may keep what belongs under *key*, as its job's workloads say."""
         return self._roster.peers(key)
+
+    def returning(self, unit: str) -> bool:
+        """Whether processes of before may still come back with what *unit* lacks to be whole."""
+        job = self._roster.jobs.get(unit)
+        if job is not None and any(one.resuming is not None for one in job.members):
+            return True
+        whole = job is not None and job.newest_common() is not None
+        return not whole and self._keeper.awaits(unit)
+
+    def callers(self, unit: str) -> int:
+        """How many callback workloads of *unit* are on board."""
+        return len(self._callers(unit))
 
     def hold(self, unit: str, generation: Generation) -> AbstractContextManager[tuple[Part, ...]]:
         """Pin a generation for as long as the context is open, whatever its workloads do.
@@ -184,8 +201,7 @@ class Board:
             seconds: The time that the workloads are told they have.
             patience: How long an answer still counts; *seconds* by default.
         """
-        job = self._roster.jobs.get(unit)
-        callers = [w for w in job.members if w.mode is Mode.CALLBACK] if job else []
+        callers = self._callers(unit)
         if not callers:
             return TurnResult(ok=False, nbytes=0, reason="nobody of it is on board")
         number = self._turns.begin({one.id: one.rank for one in callers})
@@ -230,6 +246,10 @@ class Board:
         return snapshot(self._roster, self._staging.regions) | {"kept": self._keeper.shown()}
 
     # --- the inside ----------------------------------------------------------------------
+
+    def _callers(self, unit: str) -> list[Workload]:
+        job = self._roster.jobs.get(unit)
+        return [one for one in job.members if one.mode is Mode.CALLBACK] if job else []
 
     def _aboard(self) -> Aboard:
         if self._desk is None:

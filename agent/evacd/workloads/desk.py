@@ -26,6 +26,7 @@ from evac.wire import (
     Leave,
     Message,
     Pin,
+    Refuse,
     Register,
     Registered,
     Release,
@@ -44,7 +45,7 @@ from evacd.workloads.happenings import Denied, Died, Dropped, Happening, Joined,
 from evacd.workloads.job import Process, Workload
 from evacd.workloads.lending import Lending
 from evacd.workloads.memory import sealed_bytes
-from evacd.workloads.outside import Outside, SaveOwn
+from evacd.workloads.outside import Outside, SaveOwn, Written
 from evacd.workloads.peer import PeerGone, identify
 from evacd.workloads.places import Places, Prepare
 from evacd.workloads.policy import Admission, Refusal, admit
@@ -71,6 +72,7 @@ class Desk:
         admin: Callable[[Drain | Cancel | Drill], Message],
         prepare: Prepare | None,
         save: SaveOwn | None,
+        written: Written | None,
         roster: Roster,
         staging: Staging,
         turns: Turns,
@@ -85,7 +87,10 @@ class Desk:
         self._admin = admin
         self._roster = roster
         self._staging = staging
-        self._outside = Outside(settings, roster=roster, staging=staging, clock=clock, save=save)
+        self._written = written
+        self._outside = Outside(
+            settings, roster=roster, staging=staging, clock=clock, save=save, awaits=returns.awaits
+        )
         self._turns = turns
         self._returns = returns
         self._lending = lending
@@ -195,11 +200,11 @@ class Desk:
             case AskStatus():
                 self._tell_status(session, re)
             case Save():
-                session.reply(self._outside.save(session.peer, message), re)
+                self._answer(session, self._outside.save(session.peer, message), re)
             case Pin():
                 session.reply(self._outside.pin(session.peer, message), re)
             case Drain() | Cancel() | Drill():
-                session.reply(self._admin(message), re)
+                self._answer(session, self._admin(message), re)
             case _ if session.workload is not None:
                 self._take_aboard(session, session.workload, message, re, fd)
 
@@ -232,6 +237,21 @@ class Desk:
                 self._turns.answer(workload.id, message)
             case Leave():
                 self._leave(session, workload, re)
+
+    def _answer(self, session: Session, answer: Message, re: int | None) -> None:
+        """To who has ordered something: what was accepted is done already, and no crash undoes it."""
+        if self._written is None or isinstance(answer, Refuse):
+            session.reply(answer, re)
+        else:
+            session.link.pause()
+            start(self._tasks, self._answer_after(self._written, session, answer, re), session)
+
+    async def _answer_after(
+        self, written: Written, session: Session, answer: Message, re: int | None
+    ) -> None:
+        await written()
+        session.reply(answer, re)
+        session.link.resume()
 
     async def _prepare(self, session: Session, message: Register, re: int | None) -> None:
         allowed = self._allowed(session, message, aboard=0)

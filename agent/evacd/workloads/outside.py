@@ -1,6 +1,6 @@
 """What a job's own user may ask without being on board: a preStop hook, a launcher."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 from evac.generation import Generation
@@ -16,10 +16,12 @@ from evacd.workloads.staging import Staging
 
 # Of a unit, within so many seconds, asked for by a uid.
 SaveOwn: TypeAlias = Callable[[str, float, int], Message]
+# Until no crash takes back what was decided; not for long.
+Written: TypeAlias = Callable[[], Awaitable[None]]
 
 
 class Outside:
-    """Answers them; only whose user has a process of the job on board may ask."""
+    """Answers them; only whose user has a process of the job on board, or had one, may ask."""
 
     def __init__(
         self,
@@ -29,19 +31,26 @@ class Outside:
         staging: Staging,
         clock: Clock,
         save: SaveOwn | None,
+        awaits: Callable[[str, int], bool],
     ) -> None:
+        """Wire it up.
+
+        Args:
+            awaits: Whether a user's memory of a unit is still missing after a restart.
+        """
         self._settings = settings
         self._roster = roster
         self._staging = staging
         self._clock = clock
         self._save = save
+        self._awaits = awaits
 
     def save(self, peer: Peer, message: Save) -> Message:
         """Save what the job has staged here."""
         if not isinstance(peer.pod, Stray):
             rights = rights_of(peer.user, peer.uid, self._settings, pod=peer.pod)
             unit = f"{rights.owner}/{message.job}"
-            if self._is_of(peer, unit):
+            if self._is_of(peer, unit) or self._awaits(unit, peer.uid):
                 asked = self._save(unit, message.seconds, peer.uid) if self._save else None
                 return asked or Refuse("not here")
         return _not_aboard(message.job, peer)

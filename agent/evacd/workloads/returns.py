@@ -148,6 +148,10 @@ class Returns:
         self._staging.begin_reading(slot)
         start(tasks, self._finish(session, slot, message, re, known), session)
 
+    def awaits(self, unit: str, uid: int) -> bool:
+        """Whether memory of *unit* that a user's processes have is still missing."""
+        return self._keeper.awaits(unit, uid)
+
     def last_look(self, workload: Workload, tasks: asyncio.TaskGroup) -> None:
         """Its process has ended before it could tell this daemon anything; its headers may tell."""
         for slot in [one for one in workload.slots.values() if one.state is SlotState.WRITING]:

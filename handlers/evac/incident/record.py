@@ -94,8 +94,13 @@ class Incident:
     events: tuple[Event, ...]
 
 
-def load(path: Path, *, last: int = 1, id: str | None = None) -> tuple[Incident, ...]:
+def load(
+    path: Path, *, last: int = 1, id: str | None = None, source: str | None = None
+) -> tuple[Incident, ...]:
     """Read the *last* incidents, oldest first, or the one of order *id*; changes nothing.
+
+    Args:
+        source: Only those of this one.
 
     Returns:
         Empty where nothing is on record.
@@ -108,7 +113,7 @@ def load(path: Path, *, last: int = 1, id: str | None = None) -> tuple[Incident,
     try:
         with closing(_open(path)) as connection:
             _check(path, connection)
-            return _read(connection, last, id)
+            return _read(connection, last, id, source)
     except sqlite3.Error as error:
         raise JournalError(str(path), f"cannot be read: {error}") from error
 
@@ -144,13 +149,15 @@ def _check(path: Path, connection: sqlite3.Connection) -> None:
 _FIELDS = ("id", "node", "boot", "began", "source", "kind", "confidence", "window_seconds", "ended")
 
 
-def _read(connection: sqlite3.Connection, last: int, id: str | None) -> tuple[Incident, ...]:
+def _read(
+    connection: sqlite3.Connection, last: int, id: str | None, source: str | None
+) -> tuple[Incident, ...]:
     columns = f"SELECT number, {', '.join(_FIELDS)} FROM incident"
     if id is not None:
         rows = connection.execute(f"{columns} WHERE id = ?", (id,)).fetchall()
     else:
-        newest_first = f"{columns} ORDER BY number DESC LIMIT ?"
-        rows = connection.execute(newest_first, (max(last, 0),)).fetchall()
+        newest_first = f"{columns} WHERE source = ifnull(?, source) ORDER BY number DESC LIMIT ?"
+        rows = connection.execute(newest_first, (source, max(last, 0))).fetchall()
     return tuple(
         Incident(**dict(zip(_FIELDS, row[1:], strict=True)), events=_events(connection, row[0]))
         for row in reversed(rows)

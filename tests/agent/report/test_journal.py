@@ -376,7 +376,7 @@ async def test_a_daemon_that_runs_for_ever_keeps_no_more_incidents_than_one_that
     assert [one["event"] for one in logs] == ["journal.ignored"]
 
 
-async def test_a_jobs_own_order_ends_with_its_daemon_and_the_nodes_does_not(
+async def test_what_a_daemon_leaves_open_is_found_by_the_next_one(
     path: Path, clock: HandClock
 ) -> None:
     journal = Journal(path, clock)
@@ -390,4 +390,5 @@ async def test_a_jobs_own_order_ends_with_its_daemon_and_the_nodes_does_not(
 
     Journal(path, clock).stop()
 
-    assert {one.id: one.ended for one in load(path, last=2)} == {"w1": 3.0, "node": None}
+    assert {one.id: one.ended for one in load(path, last=2)} == {"w1": None, "node": None}
+    assert [one.id for one in load(path, last=2, source="workload")] == ["w1"]

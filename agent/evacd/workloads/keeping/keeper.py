@@ -159,6 +159,12 @@ class Keeper:
         """All slots of before whose memory is still missing."""
         return list(self._awaited.values())
 
+    def awaits(self, unit: str, uid: int | None = None) -> bool:
+        """Whether memory of *unit* is still missing; of one user's processes, where one is named."""
+        return any(
+            one.unit == unit and uid in (None, one.process.uid) for one in self._awaited.values()
+        )
+
     def give_up(self, record: SlotRecord) -> None:
         """One of `waiting` does not come any more."""
         row = self._awaited_by.get(_slot_of(record))
