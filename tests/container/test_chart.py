@@ -28,6 +28,9 @@ VALUES = {
         "seLinuxOptions.type=spc_t",
         "appArmorProfile.type=Unconfined",
         "securityContext.runAsNonRoot=false",
+        "memory.budgetGiB=600",
+        "memory.peersGiB=100",
+        "memory.overheadMiB=1024",
         "dnsPolicy=Default",
         "priorityClassName=high",
         "priorityQuota.pods=7",
@@ -128,7 +131,9 @@ def test_what_the_daemon_is_told_are_settings_that_it_has(
     assert not list(unread(told))
     assert {key for key in told if key.startswith("EVAC_")} <= {each.env for each in SETTINGS}
     assert loaded.store.targets == ("s3://bucket/prefix", "file:///mnt/nfs")
-    assert loaded.memory.budget.nbytes == 32 * 2**30
+    assert loaded.memory.budget.nbytes == (600 if name == "site" else 32) * 2**30
+    # No share of a node's memory, of which the pod's limit knows nothing.
+    assert loaded.peer.budget.nbytes == (100 * 2**30 if name == "site" else 2**20)
 
 
 def test_settings_of_the_site_reach_the_daemon(binaries: None, tmp_path: Path) -> None:
@@ -178,13 +183,18 @@ def test_it_sees_whose_each_pid_is_and_the_node_s_own_network(
     assert pod(made("default"))["dnsPolicy"] == "ClusterFirstWithHostNet"
 
 
-def test_memory_is_asked_for_and_limited_by_what_slots_and_daemon_take(
+def test_memory_is_asked_for_and_limited_by_all_that_is_charged_to_the_pod(
     made: Callable[[str], Objects],
 ) -> None:
-    resources = pod(made("default"))["containers"][0]["resources"]
-
-    assert resources["requests"]["memory"] == resources["limits"]["memory"] == "33280Mi"
-    assert "cpu" not in resources["limits"]
+    """Slots, other nodes' bytes, the kernel's own for each GiB of them (test_memory.py), and evacd."""
+    for name, limit, peers in (
+        ("default", 32 * 1029 + 512, "1MiB"),
+        ("site", 700 * 1029 + 1024, "100GiB"),
+    ):
+        resources = pod(made(name))["containers"][0]["resources"]
+        assert resources["requests"]["memory"] == resources["limits"]["memory"] == f"{limit}Mi"
+        assert "cpu" not in resources["limits"]
+        assert environ(made(name))["EVAC_PEER_BUDGET"] == peers
 
 
 def test_an_update_does_not_end_a_pod_that_holds_staged_memory(

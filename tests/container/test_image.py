@@ -90,6 +90,7 @@ class Kubelet:
             *[f"--cap-add={each}" for each in capabilities["add"]],
             *(["--read-only", "--read-only-tmpfs=false"] if context["readOnlyRootFilesystem"] else []),
             *([] if context["allowPrivilegeEscalation"] else ["--security-opt=no-new-privileges"]),
+            *self._limit(),
             *[f"--env={name}={value}" for name, value in {**given, **environ}.items()],
             *self._volumes(),
             f"--volume={self.host.store}:/mnt/store",
@@ -98,6 +99,12 @@ class Kubelet:
         assert self.spec["hostNetwork"]
         assert self.spec["hostPID"]
         self.podman.do("run", *LIMITS, *flags, IMAGE, *self.container["args"])
+
+    def _limit(self) -> Iterator[str]:
+        """The pod's memory limit, where this machine can limit any: see test_memory.py."""
+        if "memory" in self.podman.do("info", "--format", "{{.Host.CgroupControllers}}"):
+            limit = self.container["resources"]["limits"]["memory"]
+            yield f"--memory={limit.removesuffix('Mi')}m"
 
     def _volumes(self) -> Iterator[str]:
         config = self.host.folder / "config"

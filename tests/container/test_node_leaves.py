@@ -115,6 +115,19 @@ def test_a_cancel_opens_it_and_tells_so(pod: Pod) -> None:
     assert (conditions["EvacLeaving"], conditions["Terminating"]) == ("False", "False")
 
 
+def test_a_cancel_that_no_server_answers_opens_it_once_one_does(pod: Pod) -> None:
+    node = pod.start("--cordon-kubernetes-timeout-seconds", "1")
+    node.drain()
+    node.event("cordon.closed")
+    pod.cluster.tell("fault", faults=[{"status": 503}])
+
+    node.cancel()
+    node.event("cordon.failed")
+    pod.cluster.tell("fault", faults=[])
+    until("the node is open", lambda: pod.open)
+    node.event("cordon.reopened")
+
+
 def test_another_s_cordon_outlives_our_cancel(pod: Pod) -> None:
     pod.cluster.kubectl("cordon", "gpu-7")
     node = pod.start()

@@ -17,3 +17,10 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- if .digest }}{{ .repository }}@{{ .digest }}{{ else }}{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}{{ end -}}
 {{- end -}}
 {{- end -}}
+
+{{/* Slots, other nodes' bytes, what the kernel keeps of each GiB of them (5 MiB), and evacd itself: all is charged to the pod. */}}
+{{- define "evac.memoryMiB" -}}
+{{- with .Values.memory -}}
+{{- add (mul 1029 (add (int .budgetGiB) (int .peersGiB))) (int .overheadMiB) -}}
+{{- end -}}
+{{- end -}}
