@@ -1,8 +1,9 @@
-"""Random-number generators of one's own: numpy's `Generator` and `RandomState`, and torch's.
+"""Random-number generators of one's own: Python's `Random`, numpy's `Generator` and `RandomState`, torch's.
 
 A sampler that draws from a private generator is not helped by the global one's state.
 """
 
+import random
 import sys
 from collections.abc import Mapping
 from typing import Any, TypeAlias
@@ -20,8 +21,13 @@ def check(generators: Registered) -> None:
     """
     for name, one in generators.items():
         if _kind(one) == "":
-            expected = "a torch.Generator, numpy.random.Generator or RandomState"
+            expected = "a torch.Generator, random.Random, numpy.random.Generator or RandomState"
             raise ValueError(f"generators[{name!r}]: expected {expected}, got {type(one).__name__}")
+
+
+def is_one(one: Any) -> bool:
+    """Whether it is a generator whose state can be kept."""
+    return _kind(one) != ""
 
 
 def read(generators: Registered) -> dict[str, Any]:
@@ -47,6 +53,9 @@ def unregistered(holder: Any, registered: Registered) -> list[str]:
 def _kind(one: Any) -> str:
     if isinstance(one, torch.Generator):
         return "torch"
+    # `SystemRandom` is one by its class, and has no state.
+    if isinstance(one, random.Random) and not isinstance(one, random.SystemRandom):
+        return "python"
     # Who has a generator of numpy's has imported it.
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(one, numpy.random.Generator):
@@ -58,14 +67,16 @@ def _kind(one: Any) -> str:
 
 def _read(one: Any) -> Any:
     kind = _kind(one)
-    if kind == "torch":
-        return one.get_state()
+    if kind == "python":
+        return one.getstate()
     return one.bit_generator.state if kind == "numpy" else one.get_state()
 
 
 def _set(one: Any, state: Any) -> None:
     kind = _kind(one)
-    if kind == "numpy":
+    if kind == "python":
+        one.setstate(state)
+    elif kind == "numpy":
         one.bit_generator.state = state
     else:
         one.set_state(state)

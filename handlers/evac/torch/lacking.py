@@ -10,6 +10,9 @@ from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomS
 
 from evac.torch import generators
 from evac.torch.rank_state import RankObjects, Stateful
+from evac.torch.resumable import Resumable
+from evac.torch.samplers import samplers
+from evac.torch.worker_state import unkept
 
 # Steps to look at: the first ones of a scaler may be left out.
 _LOOKS = 3
@@ -24,6 +27,8 @@ def lacking(objects: RankObjects) -> list[str]:
         missing.append("no data-loader state, so that a resume would replay data")
     if objects.scheduler is None:
         missing.append("no LR schedule")
+    if reason := unkept(objects.loader):
+        missing.append(f"no random numbers inside the loader's workers: {reason}")
     for name, one in _draws(objects.loader):
         if isinstance(one, RandomSampler | SubsetRandomSampler | WeightedRandomSampler):
             missing.append(
@@ -81,17 +86,9 @@ def _scalers(frame: FrameType | None) -> Iterator[Any]:
 
 def _draws(loader: Any) -> Iterator[tuple[str, Any]]:
     """The loader's parts whose state nobody keeps."""
-    batches = getattr(loader, "batch_sampler", None)
-    parts = {
-        "loader.sampler": getattr(loader, "sampler", None),
-        "loader.batch_sampler": batches,
-        "loader.batch_sampler.sampler": getattr(batches, "sampler", None),
-    }
-    seen: set[int] = set()
-    for name, one in parts.items():
+    if isinstance(loader, Resumable):
+        return
+    for name, one in samplers(loader).items():
         # torchdata keeps the state of its own within the loader's.
-        own = type(one).__module__.startswith("torchdata.")
-        if one is None or own or isinstance(one, Stateful) or id(one) in seen:
-            continue
-        seen.add(id(one))
-        yield name, one
+        if not type(one).__module__.startswith("torchdata.") and not isinstance(one, Stateful):
+            yield f"loader.{name}", one

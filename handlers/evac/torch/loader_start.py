@@ -19,12 +19,15 @@ import torch
 from torch.utils.data import DataLoader
 
 from evac.torch.rank_state import load_rng, read_rng
+from evac.torch.resumable import Resumable
 
 log = logging.getLogger("evac")
 
 
 def resumed(loader: Any, model: torch.nn.Module) -> None:
     """*loader* is to go on where it stood, and the random numbers are where they were."""
+    if isinstance(loader, Resumable):
+        return  # it does so itself
     if isinstance(loader, DataLoader):
         _spare(loader)
     elif hasattr(type(loader), "__iter__") and getattr(model, "_compiled_call_impl", None) is None:

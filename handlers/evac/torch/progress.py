@@ -8,6 +8,8 @@ so the number is kept and put back, and a loop that sets it to an earlier one is
 from collections.abc import Mapping
 from typing import Any
 
+from evac.torch.samplers import samplers
+
 
 class Progress:
     """How far the loop has come; the same on all ranks.
@@ -68,8 +70,7 @@ class Progress:
 
 def _sampler(loader: Any) -> Any:
     """What is told an epoch, and knows it."""
-    batches = getattr(loader, "batch_sampler", None)
-    for one in (getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None)):
+    for one in samplers(loader).values():
         if callable(getattr(one, "set_epoch", None)) and isinstance(
             getattr(one, "epoch", None), int
         ):

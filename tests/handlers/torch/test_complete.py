@@ -103,7 +103,9 @@ def test_scaler_average_and_counters_come_back(store: str) -> None:
 
 def test_a_loader_that_cannot_say_where_it_stands_is_refused_at_once(store: str) -> None:
     plain: Any = torch.utils.data.DataLoader([1, 2])  # type: ignore[arg-type] # a list is a data set
-    with pytest.raises(ValueError, match=r"loader: expected state_dict.*StatefulDataLoader"):
+    with pytest.raises(
+        ValueError, match=r"loader: expected state_dict.*evac\.torch\.Resumable\(loader\)"
+    ):
         Run().saver(store=store, loader=plain)
     with pytest.raises(ValueError, match=r"generators\['x'\]: expected a torch.Generator"):
         Run().saver(store=store, generators={"x": 3})

@@ -1,0 +1,273 @@
+"""A stock `DataLoader` that goes on where it stood: its order, its place, its workers' random numbers.
+
+::
+
+    loader = Resumable(DataLoader(dataset, batch_size=32, shuffle=True, num_workers=8))
+
+An epoch is what its first random numbers make of it: the order that the sampler draws, the seed of
+the workers. So those of its begin are kept. A resumed epoch begins with them, passes over what was
+taken by the sampler alone, and gives the numbers back as they were restored. Where a worker stands comes
+with each batch that it makes, and is taken off again here: what was not taken counts for nothing,
+however far the workers are ahead (`evac.torch.rounds`). An `IterableDataset` has no place but what its epoch's
+begin leads to: it is read again from there, what was taken is thrown away, and nothing comes with its batches.
+
+The loader is made anew from its public attributes (`evac.torch.remade`). Turned down: to replace the iterator
+of a loader that exists, which is private; and a seed of its own for each sample, with which a run has other
+numbers than it has without evac.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+from torch.utils.data import DataLoader, IterDataPipe, MapDataPipe
+
+from evac.torch.remade import Remade
+from evac.torch.rounds import Rounds
+from evac.torch.worker_numbers import Numbers
+
+log = logging.getLogger("evac")
+
+_T = TypeVar("_T")
+_KIND = "evac.torch.Resumable"
+# What a worker's numbers take, where none are known yet.
+_NBYTES = 12_000
+
+
+class Resumable(Generic[_T]):
+    """A `DataLoader` with ``state_dict`` and ``load_state_dict``; every other attribute is the loader's.
+
+    Iterate over this and not over the loader, whose samplers are shared. The state is that of the newest
+    iterator at the last batch that was taken from it.
+
+    Args:
+        loader: Its order is drawn when an epoch begins: from the global random numbers, from generators that
+            are attributes of its samplers, or by ``set_epoch``. After a resume it has as many workers as before.
+
+    Raises:
+        ValueError: It goes through its data in its own way.
+    """
+
+    def __init__(self, loader: DataLoader[_T]) -> None:
+        if reason := _refused(loader):
+            raise ValueError(f"Resumable: expected a torch.utils.data.DataLoader, got {reason}")
+        self._loader = loader
+        self._remade: Remade | None = None
+        self._epoch: _Epoch | None = None
+        # A state, until an epoch has begun with it.
+        self._loaded: dict[str, Any] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._loader, name)
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[_T]:
+        if self._remade is None:
+            self._remade = Remade(self._loader)
+        loaded, self._loaded = self._loaded, None
+        if loaded is not None:
+            self._epoch = _resumed(self._remade, loaded)
+        else:
+            self._epoch = _next(self._remade, self._epoch)
+        return _Batches(self._epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it stands; empty where no epoch has begun."""
+        if self._loaded is not None:
+            return dict(self._loaded)
+        if self._epoch is None or self._remade is None:
+            return {}
+        return {**self._epoch.state(), "generators": self._remade.own()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on there, with the next iterator.
+
+        Raises:
+            ValueError: It is another loader's.
+        """
+        if state and state.get("kind") != _KIND:
+            raise ValueError(
+                f"Resumable: the state of another loader: {', '.join(map(str, state))}"
+            )
+        # Workers that live on from epoch to epoch are others then.
+        self._remade = self._epoch = None
+        self._loaded = dict(state) or None
+
+
+class _Epoch:
+    """One way through the data, and how far that is.
+
+    Args:
+        began: The random numbers that it began with.
+        started: Those that its workers were started with, where that was for an earlier one.
+        rounds: None where no numbers come with a batch.
+        taken: Batches.
+    """
+
+    def __init__(
+        self,
+        batches: Iterator[Any],
+        began: Mapping[str, Any],
+        started: Mapping[str, Any] | None,
+        rounds: Rounds | None,
+        *,
+        workers: int,
+        taken: int = 0,
+    ) -> None:
+        self.began = began
+        self.started = started
+        self.rounds = rounds
+        self.finished = False
+        self.taken = taken
+        self._batches = batches
+        self._workers = workers
+
+    def take(self) -> Any:
+        """The next batch.
+
+        Raises:
+            StopIteration: There is none.
+        """
+        if self.finished:
+            raise StopIteration
+        try:
+            made = next(self._batches)
+        except StopIteration:
+            self.finished = True
+            raise
+        except Exception:
+            # One that could not be made is one of them, too.
+            self._took(None)
+            raise
+        if self.rounds is None:
+            self._took({})
+            return made
+        batch, numbers = made
+        self._took(numbers)
+        return batch
+
+    def take_again(self, count: int) -> None:
+        """Take so many that were taken before, or as many as there are."""
+        for _ in range(count):
+            try:
+                self.take()
+            except StopIteration:
+                return
+            except Exception:  # whatever it was, the run had it and went on
+                log.debug("a batch that was taken before has failed again", exc_info=True)
+
+    def state(self) -> dict[str, Any]:
+        """For a resume."""
+        numbers: Sequence[Numbers | None] = ()
+        if self.rounds is not None:
+            numbers = self.rounds.now if self.finished else self.rounds.began
+        known = [sum(map(len, one.values())) for one in numbers if one is not None]
+        return {
+            "kind": _KIND,
+            "workers": self._workers,
+            "taken": self.taken,
+            "begun": self.rounds.begun if self.rounds is not None else self.taken,
+            "finished": self.finished,
+            "began": self.began,
+            "started": self.started,
+            "numbers": list(numbers),
+            # For those that come later: a state that grows has the checkpoint laid out anew.
+            "room": bytes(max(known, default=_NBYTES) * (len(numbers) - len(known))),
+        }
+
+    def _took(self, numbers: Numbers | None) -> None:
+        self.taken += 1
+        if self.rounds is not None:
+            self.rounds = self.rounds.after(numbers)
+
+
+class _Batches(Iterator[_T]):
+    """Holds no batch, which may be large."""
+
+    def __init__(self, epoch: _Epoch) -> None:
+        self._epoch = epoch
+
+    def __next__(self) -> _T:
+        batch: _T = self._epoch.take()
+        return batch
+
+
+def _next(loader: Remade, before: _Epoch | None) -> _Epoch:
+    """A new epoch, after another."""
+    if before is None or not loader.keeps_workers:
+        began = loader.numbers()
+        return _Epoch(loader.begin(), began, None, loader.rounds(0, ()), workers=loader.workers)
+    if not before.finished and loader.end():
+        # The loader would make what it has promised, and throw it away; so it is known how that leaves the workers.
+        before.take_again(loader.ahead + 1)
+    before.finished = True
+    stand = before.rounds.now if before.rounds is not None else ()
+    began = loader.numbers()
+    return _Epoch(
+        loader.begin(),
+        began,
+        before.started or before.began,
+        loader.rounds(0, stand),
+        workers=loader.workers,
+    )
+
+
+def _resumed(loader: Remade, state: Mapping[str, Any]) -> _Epoch:
+    """The epoch that *state* is of, or the one after it."""
+    numbers: Sequence[Numbers | None] = state["numbers"]
+    if state["workers"] != loader.workers:
+        log.warning(
+            "random numbers inside the loader's workers start anew: there were %d workers, there are %d",
+            state["workers"],
+            loader.workers,
+        )
+        numbers = ()
+    if state["finished"] and not loader.keeps_workers:
+        loader.put_back(state["generators"])
+        return _next(loader, None)
+    started = state["started"] or (state["began"] if state["finished"] else None)
+    if loader.keeps_workers and started is not None:
+        with loader.as_at(started):
+            loader.start_workers(numbers)
+    if state["finished"]:
+        loader.put_back(state["generators"])
+        began = loader.numbers()
+        return _Epoch(
+            loader.begin(), began, started, loader.rounds(0, numbers), workers=loader.workers
+        )
+    taken = state["taken"]
+    passed = state["begun"] if numbers else loader.round_of(taken)
+    with loader.as_at(state["began"]):
+        epoch = _Epoch(
+            loader.begin(passed, numbers),
+            state["began"],
+            state["started"],
+            loader.rounds(passed, numbers),
+            workers=loader.workers,
+            taken=passed,
+        )
+        epoch.take_again(taken - passed)
+    # Others may draw from them, too.
+    loader.put_back(state["generators"])
+    return epoch
+
+
+def _refused(loader: Any) -> str:
+    """What it is instead, or ""."""
+    kind = type(loader)
+    if not isinstance(loader, DataLoader):
+        return kind.__name__
+    if kind.__iter__ is not DataLoader.__iter__:
+        own = (
+            " (it has a state of its own: give it as it is)" if hasattr(kind, "state_dict") else ""
+        )
+        return f"{kind.__name__}, which iterates in its own way{own}"
+    if loader.num_workers and not loader.in_order:
+        return "one with in_order=False, whose next batch is whichever is ready"
+    if isinstance(loader.dataset, IterDataPipe | MapDataPipe):
+        return f"one of a {type(loader.dataset).__name__}"
+    return ""

@@ -1,0 +1,261 @@
+"""A stock `DataLoader` goes on to the bit, and without a resume it is what it was."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from evac.torch import Resumable, worker_state
+from evac.torch.lacking import lacking
+from evac.torch.rank_state import RankObjects
+from tests.handlers.torch import drawing
+from tests.handlers.torch.drawing import SIZE, Loop, Noisy, Own, Stream, end, plain, resumed, seed
+from tests.handlers.torch.training import Run
+
+pytestmark = [
+    # torchdata calls what torch has deprecated.
+    pytest.mark.filterwarnings("ignore:.set_vital. is deprecated:UserWarning"),
+    # Three workers, on two cores.
+    pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
+]
+
+
+class Lazy(Sampler[int]):
+    """Draws each place when it is asked for it."""
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(4)
+
+    def __len__(self) -> int:
+        return SIZE
+
+    def __iter__(self) -> Iterator[int]:
+        return (int(self.rng.integers(SIZE)) for _ in range(SIZE))
+
+
+def stock(dataset: Callable[[], Any] = Noisy, workers: int = 2, **settings: Any) -> DataLoader[Any]:
+    """6 batches of 4, unless told otherwise; what has to be made anew is given as a function."""
+    made = {key: one() if key in ("sampler", "generator") else one for key, one in settings.items()}
+    if workers:
+        made = {"num_workers": workers, "multiprocessing_context": "fork", **made}
+    return DataLoader(dataset(), **{"batch_size": 4, **made})
+
+
+def resumable(**settings: Any) -> Resumable[Any]:
+    return Resumable(stock(**settings))
+
+
+def from_torch() -> torch.Generator:
+    return torch.Generator().manual_seed(5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "kept", "steps"),
+    [
+        ({"shuffle": True}, [1, 3], 8),
+        ({"shuffle": True, "workers": 3, "prefetch_factor": 1}, [5], 9),
+        ({"shuffle": True, "persistent_workers": True}, [5, 9], 14),
+        ({"shuffle": True, "persistent_workers": True}, [6], 9),  # at an epoch's last batch
+        ({"shuffle": True, "batch_size": None}, [3, 23], 25),
+        ({"shuffle": True, "workers": 0}, [2, 6, 7], 9),
+        ({"collate_fn": drawing.collated, "worker_init_fn": drawing.seeded}, [3], 5),
+        ({"collate_fn": drawing.as_is, "dataset": Own, "persistent_workers": True}, [3, 7], 9),
+        ({"shuffle": True, "generator": from_torch, "persistent_workers": True}, [8], 14),
+        ({"sampler": Lazy}, [3], 8),
+        ({"sampler": Lazy, "workers": 0}, [3], 8),
+        ({"dataset": Stream}, [3], 8),
+        ({"dataset": Stream, "workers": 0, "batch_size": None}, [1], 3),
+    ],
+)
+def test_it_goes_on_to_the_bit(settings: dict[str, Any], kept: list[int], steps: int) -> None:
+    resumed(partial(resumable, **settings), kept, steps)
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_an_epoch_that_is_left_early_counts_as_far_as_its_workers_went(persistent: bool) -> None:
+    make = partial(resumable, shuffle=True, persistent_workers=persistent)
+    resumed(make, [3, 7], 10, leaves=4)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"shuffle": True},
+        {"shuffle": True, "persistent_workers": True, "collate_fn": drawing.collated},
+        {"shuffle": True, "batch_size": None, "generator": from_torch},
+        {"dataset": Stream, "persistent_workers": True},
+        {"shuffle": True, "workers": 0},
+    ],
+)
+def test_without_a_resume_it_is_the_loader_it_was(settings: dict[str, Any]) -> None:
+    """Types, order, the workers' numbers and those of this process."""
+    seen = []
+    for wrap in (lambda loader: loader, Resumable):
+        seed(3)
+        loader = wrap(stock(**settings))
+        seen.append(Loop(loader).run(9))
+        assert len(loader) == len(stock(**settings)) if "dataset" not in settings else True
+        if isinstance(loader, Resumable):
+            end(loader)
+    assert seen[0] == seen[1]
+
+
+def test_its_state_begins_empty_and_is_the_loaded_one_until_it_is_iterated_over() -> None:
+    first = resumable(shuffle=True)
+    assert first.state_dict() == {}
+    batches = iter(first)
+    next(batches)
+    state = first.state_dict()
+    second = resumable(shuffle=True)
+    second.load_state_dict(state)
+    assert second.state_dict() == state
+    iter(second)
+    assert second.state_dict()["taken"] == 1
+    end(first)
+    end(second)
+
+
+def test_its_state_does_not_grow_as_workers_come_to_have_numbers() -> None:
+    """Else the checkpoint would be laid out anew."""
+    loader = resumable(shuffle=True, workers=3)
+    sizes = []
+    for _ in loader:
+        state = loader.state_dict()
+        numbers = sum(len(kind) for one in state["numbers"] if one for kind in one.values())
+        sizes.append(numbers + len(state["room"]))
+    assert max(sizes) < 1.1 * min(sizes)
+    end(loader)
+
+
+class Failing(Noisy):
+    def __getitem__(self, place: int) -> torch.Tensor:
+        made = super().__getitem__(place)
+        if place == 4:
+            raise KeyError(place)
+        return made
+
+
+def test_a_batch_that_fails_is_one_of_them() -> None:
+    """The loop goes on with the next one; so does a resumed one."""
+
+    def rest(loader: Any, steps: int) -> list[Any]:
+        seen: list[Any] = []
+        batches = iter(loader)
+        while len(seen) < steps:
+            try:
+                seen.append(plain(next(batches)))
+            except KeyError:
+                seen.append("failed")
+        return seen
+
+    seed(3)
+    loader = resumable(dataset=Failing)
+    whole = rest(loader, 6)
+    assert whole[1] == "failed"
+    for kept in (2, 3):
+        seed(3)
+        loader = resumable(dataset=Failing)
+        first = rest(loader, kept)
+        state = loader.state_dict()
+        loader = resumable(dataset=Failing)
+        loader.load_state_dict(state)
+        assert [*first, *rest(loader, 6 - kept)] == whole
+        end(loader)
+
+
+def test_with_other_workers_the_place_is_kept_and_the_numbers_are_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def places(batches: Any) -> list[Any]:
+        return [batch[:, 0].tolist() for batch in batches]
+
+    seed(3)
+    whole = places(resumable(shuffle=True))
+    seed(3)
+    loader = resumable(shuffle=True)
+    batches = iter(loader)
+    first = places(next(batches) for _ in range(4))
+    other = resumable(shuffle=True, workers=3)
+    other.load_state_dict(loader.state_dict())
+    assert first + places(other) == whole
+    assert caplog.text.count("start anew: there were 2 workers, there are 3") == 1
+    end(loader)
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (list, "got list"),
+        (
+            partial(StatefulDataLoader, Noisy()),
+            "which iterates in its own way .it has a state of its",
+        ),
+        (partial(DataLoader, Noisy(), num_workers=1, in_order=False), "in_order=False, whose next"),
+    ],
+)
+def test_what_goes_its_own_way_is_refused(make: Callable[[], Any], reason: str) -> None:
+    loader = make()
+    with pytest.raises(ValueError, match=reason):
+        Resumable(loader)
+
+
+def test_the_state_of_another_loader_is_refused() -> None:
+    with pytest.raises(ValueError, match="the state of another loader: _snapshot, taken"):
+        resumable().load_state_dict({"_snapshot": {}, "taken": 1})
+
+
+def test_all_else_is_the_loaders() -> None:
+    loader = stock(shuffle=True)
+    assert Resumable(loader).sampler is loader.sampler
+    assert Resumable(loader).batch_size == 4
+    with pytest.raises(AttributeError, match="_iterator"):
+        Resumable(loader)._iterator  # noqa: B018 - that it is not there is what is looked for
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_what_it_cannot_keep_is_named(persistent: bool) -> None:
+    """And nothing else: its samplers have no state of their own to miss."""
+    kept = RankObjects(None, resumable(shuffle=True), {})
+    assert lacking(kept) == ["no LR schedule"]
+    sampled = resumable(sampler=lambda: BatchSampler(RandomSampler(Noisy()), 2, False))
+    assert lacking(RankObjects(None, sampled, {})) == ["no LR schedule"]
+    loader = resumable(dataset=Stream, persistent_workers=persistent)
+    named = worker_state.unkept(loader)
+    assert ("from its second epoch on" in named) is persistent
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_checkpointer_has_it_go_on_and_nothing_to_complain_of(
+    store: str, caplog: pytest.LogCaptureFixture, workers: int
+) -> None:
+    def losses(loader: Any, folder: str, kept: int, last: int) -> list[str]:
+        run, found = Run(), []
+        with run.saver(store=f"{store}/{folder}", loader=loader, every=1000) as saver:
+            step = saver.restore() or 0
+            assert step == kept
+            batches = iter(loader)
+            while step < last:
+                batch = next(batches).float()
+                run.optimizer.zero_grad()
+                loss = run.model(batch.repeat(1, 2)).square().mean()
+                loss.backward()
+                run.optimizer.step()
+                found.append(loss.item().hex())
+                step += 1
+            assert saver.stage(last)
+        end(loader)
+        return found
+
+    make = partial(resumable, shuffle=True, workers=workers)
+    seed(3)
+    whole = losses(make(), "whole", 0, 5)
+    seed(3)
+    first = losses(make(), "ended", 0, 3)
+    assert first + losses(make(), "ended", 3, 5) == whole
+    assert "were drawn" not in caplog.text
+    assert "checkpoints hold" not in caplog.text
