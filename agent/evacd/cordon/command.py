@@ -21,8 +21,10 @@ import signal
 from asyncio.subprocess import DEVNULL, Process
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
+from evacd.apart import apart
 from evacd.facts import Order
 from evacd.trust import Doubt, program_of
 
@@ -99,7 +101,7 @@ class CommandCordon:
     ) -> str | None:
         try:
             async with asyncio.timeout(self._timeout_seconds):
-                program = await asyncio.to_thread(program_of, command, self._environ)
+                program = await apart(partial(program_of, command, self._environ))
         except TimeoutError:
             return f"{command[0]}: not found out within {self._timeout_seconds:g} s whose it is"
         except (OSError, ValueError) as error:

@@ -6,18 +6,17 @@ daemon that has 60), and a handful of requests need nothing of what lightkube br
 Source: kubernetes.io/docs/reference/using-api/api-concepts. Read 2026-10.
 """
 
-import asyncio
 import json
 import os
 import ssl
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 import aiohttp
 
+from evacd.apart import apart
 from evacd.kube.access import Access
 
 # Beyond what a node object is ever: etcd takes 1.5 MiB.
@@ -88,7 +87,6 @@ class Failed:
 
 
 Credentials: TypeAlias = tuple[str, ssl.SSLContext]
-T = TypeVar("T")
 
 
 class Client:
@@ -108,9 +106,6 @@ class Client:
         self._session = session
         self._access = access
         self._trusted: tuple[bytes, ssl.SSLContext] | None = None
-        # Of its own: behind names that nobody resolves any more, and sums of what is flushed, the loop's
-        # threads may all be busy just when a node leaves.
-        self._thread = ThreadPoolExecutor(1, "evacd-kube")
 
     async def ask(
         self,
@@ -142,7 +137,7 @@ class Client:
                     if len(raw) > LINE_LIMIT:
                         response.close()
                         return Failed(f"the answer is over {LINE_LIMIT} bytes", _CURES[404])
-                document = await self._parsed(bytes(raw))
+                document = await _parsed(bytes(raw))
                 if not 200 <= response.status < 300:
                     return _refused(response, document)
                 return Answer(document, response.headers.get("Date", ""))
@@ -151,7 +146,7 @@ class Client:
 
     async def credentials(self) -> Credentials | Failed:
         """Token and trust as the files are now."""
-        return await self._aside(self._read)
+        return await apart(self._read)
 
     def request(
         self,
@@ -208,13 +203,6 @@ class Client:
                 return Failed(str(error), _CURES[404])
         return Failed(f"the connection broke: {type(error).__name__}", BUSY)
 
-    async def _parsed(self, raw: bytes) -> object:
-        # 100 pods of a crowded node are a megabyte, which costs the loop its 10 ms.
-        return await self._aside(lambda: parse_json(raw)) if len(raw) > 65536 else parse_json(raw)
-
-    async def _aside(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
-
     def _read(self) -> Credentials | Failed:
         access = self._access
         try:
@@ -248,6 +236,11 @@ def refusal(status: int) -> Failed:
     """An answer that is no success, by its status alone."""
     cure = _CURES.get(status, BUSY if status >= 500 else _CURES[404])
     return Failed(f"HTTP {status}", cure, status)
+
+
+async def _parsed(raw: bytes) -> object:
+    # 100 pods of a crowded node are a megabyte, which costs the loop its 10 ms.
+    return await apart(lambda: parse_json(raw)) if len(raw) > 65536 else parse_json(raw)
 
 
 def _refused(response: aiohttp.ClientResponse, document: object) -> Failed:

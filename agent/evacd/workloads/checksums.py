@@ -4,14 +4,15 @@ They are the guard against a workload that goes on writing after it said `staged
 reaches a store is compared with what was summed.
 """
 
-import asyncio
 import threading
 from collections.abc import Callable
+from functools import partial
 
 from crc32c import crc32c
 
 from evac.manifest import CHUNK
 from evac.segment import PAGE
+from evacd.apart import apart
 from evacd.workloads.memory import Region
 
 
@@ -80,7 +81,7 @@ class Sums:
         """
         wanted = self._files[file]
         if any(self._found[index] is None for index in wanted):
-            await asyncio.to_thread(self._finish, wanted)
+            await apart(partial(self._finish, wanted))
         return tuple(one for index in wanted if (one := self._found[index]) is not None)
 
     def _finish(self, wanted: range) -> None:

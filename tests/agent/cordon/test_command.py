@@ -13,6 +13,7 @@ import pytest
 from evacd.cordon import Cordon
 from evacd.cordon.command import INHERITED, CommandCordon
 from evacd.facts import Confidence, Order
+from tests.agent.busy import no_thread_left
 
 ORDER = Order("ab12-1", 1030.0, Confidence.CERTAIN, "gcp", "preempted", given=1000.0)
 # Long enough that no program here meets it on a busy machine; each test that wants the limit
@@ -50,6 +51,11 @@ async def test_it_is_told_the_order_as_json(tmp_path: Path) -> None:
             "kind": "preempted",
         },
     }
+
+
+async def test_it_is_run_where_all_threads_are_busy() -> None:
+    async with no_thread_left():
+        assert await cordon(python("pass")).close(ORDER, seconds_left=29.8) is None
 
 
 async def test_the_counterpart_is_told_to_reopen_and_why(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from crc32c import crc32c
 from evac.segment import PAGE
 from evacd.workloads.checksums import Summer, Sums
 from evacd.workloads.memory import Region, Stopped, available, build, sealed_bytes
+from tests.agent.busy import no_thread_left
 
 MIB = 1024 * 1024
 
@@ -115,6 +116,11 @@ async def test_missing_sums_are_made_on_demand(region: Region) -> None:
 
     assert await sums.of(0) == expected(region, 9 * MIB + 1)
     assert not sums.step()
+
+
+async def test_missing_sums_wait_for_nobody_else_s_work(region: Region) -> None:
+    async with no_thread_left():
+        assert await Sums(region, 9 * MIB).of(0) == expected(region, 9 * MIB)
 
 
 async def test_cancelled_sums_are_still_made_for_who_asks(region: Region) -> None:

@@ -3,8 +3,6 @@
 import asyncio
 import json
 import socket
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import aiohttp
@@ -19,6 +17,7 @@ from evacd.cordon.kubernetes.asking import Pauses
 from evacd.cordon.kubernetes.marks import ANNOTATION, TAINT
 from evacd.facts import Confidence, Order
 from evacd.kube import Client, Failed, in_cluster
+from tests.agent.busy import no_thread_left
 from tests.agent.cordon.kubernetes.conftest import NODE, Cluster, Make
 from tests.kube.access import User
 from tests.kube.discovery import BUDGETS, PODS
@@ -314,15 +313,8 @@ async def test_threads_that_are_all_busy_keep_the_node_open_for_nobody(
     cluster: Cluster, make: Make
 ) -> None:
     """Names that nobody resolves any more hold the loop's threads, and so do sums of what is flushed."""
-    loop = asyncio.get_running_loop()
-    loop.set_default_executor(ThreadPoolExecutor(1))
-    over = threading.Event()
-    busy = loop.run_in_executor(None, over.wait)
-    try:
+    async with no_thread_left():
         assert await close(make(timeout_seconds=10.0)) is None
-    finally:
-        over.set()
-        await busy
 
 
 async def test_a_server_that_is_slow_costs_no_more_than_the_limit(

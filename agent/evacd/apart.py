@@ -1,0 +1,21 @@
+"""Work that may block, in a thread of its own.
+
+Not in the loop's, as `asyncio.to_thread` has it: there are few, and names that nobody resolves any
+more may hold all of them for half a minute, just when a node leaves.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+async def apart(work: Callable[[], T]) -> T:
+    """What *work* returns or raises. A cancel does not end it, and does not wait for it."""
+    own = ThreadPoolExecutor(1, "evacd-apart")
+    try:
+        return await asyncio.get_running_loop().run_in_executor(own, work)
+    finally:
+        own.shutdown(wait=False)
