@@ -1,7 +1,7 @@
 """A rank of a training run that is killed at one point of a step; importable by its process.
 
 The run has all that makes a resume hard: dropout, a loader that shuffles and has workers which
-fetch ahead, moments, a schedule, statistics that are each rank's own, and parameters that are whole,
+fetch ahead and draw random numbers, moments, a schedule, statistics that are each rank's own, and parameters that are whole,
 copied or spread over ranks.
 """
 
@@ -22,9 +22,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from evac.torch import Checkpointer
+from evac.torch import Checkpointer, Resumable
 from tests.handlers.torch.cells import (
     BACK,
     BACKWARD,
@@ -36,6 +37,7 @@ from tests.handlers.torch.cells import (
     MOVING,
     STAGING,
 )
+from tests.handlers.torch.drawing import noise, seed
 from tests.handlers.torch.ranks import join
 from tests.handlers.torch.training import digest
 
@@ -60,6 +62,7 @@ class Case:
             is one of `MOVING`, at any step once there is a file ``die`` in *folder*.
         kept: The last step that every rank has staged, or committed, before the kill.
         clock: The clock says when to stage; else each step is staged.
+        stock: The loader is torch's own.
     """
 
     state: str
@@ -72,6 +75,7 @@ class Case:
     killed: str = ""
     kept: int = 0
     clock: bool = False
+    stock: bool = False
 
 
 class Fuse(torch.Tensor):
@@ -91,6 +95,8 @@ class Fuse(torch.Tensor):
 
 
 class Samples(torch.utils.data.Dataset[torch.Tensor]):
+    """Augmented, in the workers."""
+
     def __init__(self, seed: int) -> None:
         self._data = torch.randn(_SAMPLES, 8, generator=torch.Generator().manual_seed(seed))
 
@@ -98,7 +104,7 @@ class Samples(torch.utils.data.Dataset[torch.Tensor]):
         return _SAMPLES
 
     def __getitem__(self, place: int) -> torch.Tensor:
-        return self._data[place]
+        return self._data[place] * noise()
 
 
 class Model(torch.nn.Module):
@@ -134,7 +140,8 @@ class Training:
             fully_shard(self.core, mesh=mesh)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.05)
         self.scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, T_max=50)
-        self.loader = StatefulDataLoader(
+        kind = DataLoader if case.stock else StatefulDataLoader
+        loader = kind(
             Samples(rank),
             batch_size=_BATCH,
             shuffle=True,
@@ -142,7 +149,8 @@ class Training:
             # This process's own default would import torch anew for each worker.
             multiprocessing_context="fork",
         )
-        torch.manual_seed(1000 + rank)
+        self.loader: Any = Resumable(loader) if case.stock else loader
+        seed(1000 + rank)
 
     def batches(self) -> Iterator[torch.Tensor]:
         while True:

@@ -28,8 +28,10 @@ from tests.handlers.torch.cells import (
     DDP,
     FIRST,
     FLUSH,
+    FORWARD,
     FSDP,
     MOVING,
+    ONE,
     WORLDS,
 )
 from tests.handlers.torch.killing import Case, half_written
@@ -135,6 +137,21 @@ def test_resumed_it_equals_one_that_was_never_killed(
     for one, other in zip(resumed, uninterrupted[state], strict=True):
         assert one["first"] == KEPT
         assert one["losses"] == {k: v for k, v in other["losses"].items() if int(k) > KEPT}
+        assert one["digests"] == other["digests"]
+
+
+@pytest.mark.parametrize("state", [ONE, DDP])
+def test_a_stock_loader_resumes_to_the_bit(node: Node, tmp_path: Path, state: str) -> None:
+    """Killed after three batches of two workers, with more of them on the way."""
+    job, alone = f"stock-{state}".replace(" ", "-"), f"{tmp_path}/whole"
+    whole = Case(state, WORLDS[state], alone, job, STEPS, store=f"file://{alone}/s", stock=True)
+    case = replace(whole, folder=f"{tmp_path}/killed", store="", socket=str(node.socket))
+    run(replace(case, killed=FORWARD, kept=3))
+    until("the daemon has seen them die", lambda: dead(node, job))
+    resumed = run(replace(case, folder=f"{tmp_path}/resumed"))
+    for one, other in zip(resumed, run(whole), strict=True):
+        assert one["first"] == 3
+        assert one["losses"] == {k: v for k, v in other["losses"].items() if int(k) > 3}
         assert one["digests"] == other["digests"]
 
 
