@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
-from evac.commit import Share, put_shares
-from evac.errors import EvacError, GenerationError, StoreRejected
+from evac.commit import Share, Written, put_shares
+from evac.errors import ConfigError, EvacError, GenerationError, StoreRejected
 from evac.manifest import COPY, FULL, Manifest
 from evac.store import Owner, Store
 from evacd.facts import Kind
@@ -41,11 +41,13 @@ class Unsaved:
         reason: What it said.
         for_good: It refused in a way that another try does not help.
         fenced: It refused this very generation, however large it is: another one may pass.
+        there: Bytes of it that lie there all the same: another try does not send them again.
     """
 
     reason: str
     for_good: bool
     fenced: bool = False
+    there: int = 0
 
 
 def broken(error: BaseException) -> str:
@@ -66,6 +68,7 @@ class Saver:
         *,
         node: str,
         thinning: Thinning | None = None,
+        written: Written | None = None,
     ) -> None:
         """Open nothing yet.
 
@@ -73,14 +76,16 @@ class Saver:
             open_store: Gives the store behind a URL, whose files will be the owner's.
             node: Name that goes into the manifests.
             thinning: That of all who save on this node.
+            written: The same.
         """
         self._open_store = open_store
         self._node = node
         self._thinning = thinning or Thinning()
+        self._written = written or Written()
 
     def through(self, open_store: Callable[[str, Owner], Store]) -> "Saver":
         """One that opens stores otherwise, and knows with this one what both do."""
-        return Saver(open_store, node=self._node, thinning=self._thinning)
+        return Saver(open_store, node=self._node, thinning=self._thinning, written=self._written)
 
     async def save(
         self,
@@ -94,21 +99,28 @@ class Saver:
         """See `Saves`."""
         if kind == "held":
             return Unsaved("what survivors hold goes with the rest", for_good=True)
-        shares = [self._share(lane, part, order) for part in parts]
         prefix, generation = parts[0].prefix, parts[0].generation
-        try:
-            with self._thinning.spared(lane, prefix, generation):
-                whole = await put_shares(prefix, shares, kind=kind, progress=progress)
-        except GenerationError as error:
-            return Unsaved(str(error), for_good=True, fenced=True)
-        except EvacError as error:
-            return Unsaved(str(error), isinstance(error, StoreRejected))
-        nbytes = sum(
-            file.nbytes
+        files = {
+            f"{prefix}/{generation.directory}/{file.name}": file.nbytes
             for part in parts
             for file in part.files
             if file.kind == kind or (kind == FULL and file.kind != COPY)
-        )
+        }
+        shares: list[Share] = []
+        try:
+            shares += [self._share(lane, part, order) for part in parts]
+            with self._thinning.spared(lane, prefix, generation):
+                whole = await put_shares(
+                    prefix, shares, kind=kind, progress=progress, written=self._written
+                )
+        except GenerationError as error:
+            return Unsaved(str(error), for_good=True, fenced=True)
+        except EvacError as error:
+            # Whoever opens a store says what is wrong with its settings: that does not pass.
+            for_good = isinstance(error, StoreRejected | ConfigError)
+            url = shares[0].store.url if shares else lane
+            return Unsaved(str(error), for_good, there=self._written.nbytes_of(url, files))
+        nbytes = sum(files.values())
         first = next((part for part in parts if part.rank == 0), None)
         place = Place(lane, first.prefix, first.owner) if first else None
         return Saved(lane, nbytes, whole, place)

@@ -31,6 +31,7 @@ from evac.commit.writing import (
     put_manifest,
     put_metadata,
 )
+from evac.commit.written import Written
 
 __all__ = [
     "GenerationStatus",
@@ -38,6 +39,7 @@ __all__ = [
     "Problem",
     "Share",
     "State",
+    "Written",
     "chunk_sums",
     "claim_incarnation",
     "expendable",

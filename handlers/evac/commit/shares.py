@@ -9,11 +9,11 @@ from asyncio import TaskGroup
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 
 from evac.commit.writing import finish, put_body, put_manifest
-from evac.errors import GenerationError
-from evac.generation import WEIGHTS
+from evac.commit.written import Written
+from evac.errors import GenerationError, StoreError
+from evac.generation import WEIGHTS, Generation
 from evac.groups import one_error
 from evac.manifest import FULL, REST, File, Manifest
 from evac.segment import BodyFile
@@ -53,6 +53,7 @@ async def put_shares(
     *,
     kind: str = FULL,
     progress: Callable[[int], None] | None = None,
+    written: Written | None = None,
 ) -> bool:
     """Write all *shares* and make them count.
 
@@ -60,6 +61,7 @@ async def put_shares(
         shares: Of one generation; at least one.
         kind: ``weights`` to write these alone.
         progress: Told of further bytes that are written, from any thread.
+        written: What earlier tries have left there; told what this one does.
 
     Returns:
         Whether the generation, or its weights, is whole now, all ranks of the job included.
@@ -68,19 +70,26 @@ async def put_shares(
         GenerationError: Fenced, or *kind* is ``weights`` and they are not apart from the rest.
     """
     with one_error():
-        return await _put_shares(prefix, shares, kind, progress)
+        return await _put_shares(
+            prefix, shares, kind, progress, Written() if written is None else written
+        )
 
 
 async def _put_shares(
-    prefix: str, shares: Sequence[Share], kind: str, progress: Callable[[int], None] | None
+    prefix: str,
+    shares: Sequence[Share],
+    kind: str,
+    progress: Callable[[int], None] | None,
+    written: Written,
 ) -> bool:
     parted = all(share.parted for share in shares)
     if kind == WEIGHTS and not parted:
         raise GenerationError(prefix, "the weights do not lie apart from the rest")
     generation, last = shares[0].manifest.generation, shares[-1]
     named: list[dict[str, File]] = [{} for _ in shares]
+    left = _Left(prefix, generation, written, progress, await _there(prefix, last, written))
     for share, found in zip(shares, named, strict=True):
-        found.update(await _put(prefix, share, WEIGHTS, progress))
+        found.update(await left.put(share, WEIGHTS))
     if kind == WEIGHTS:
         await _count(prefix, shares, named, WEIGHTS)
         return await finish(
@@ -90,8 +99,9 @@ async def _put_shares(
         if parted:
             tasks.create_task(_count(prefix, shares, [dict(found) for found in named], WEIGHTS))
         for share, found in zip(shares, named, strict=True):
-            found.update(await _put(prefix, share, REST, progress))
+            found.update(await left.put(share, REST))
     await _count(prefix, shares, named, FULL)
+    written.forget(last.store.url, f"{prefix}/{generation.directory}")
     whole = await finish(last.store, prefix, generation, last.metadata or None)
     if parted and not whole:
         # Another node may save no more than its weights.
@@ -99,27 +109,69 @@ async def _put_shares(
     return whole
 
 
-async def _put(
-    prefix: str, share: Share, kind: str, progress: Callable[[int], None] | None
-) -> Mapping[str, File]:
-    """Write the files of *kind*; what they are, by name."""
-    found: dict[str, File] = {}
-    for place, one in enumerate(share.files):
-        if one.kind != kind:
-            continue
+async def _there(prefix: str, share: Share, written: Written) -> Mapping[str, int]:
+    """Names and sizes in the generation's folder, where an earlier try has left anything there."""
+    folder = f"{prefix}/{share.manifest.generation.directory}"
+    if not written.any_below(share.store.url, folder):
+        return {}
+    try:
+        return {entry.key: entry.nbytes for entry in await share.store.list(folder)}
+    except StoreError:
+        # One of several peers is silent, say; what is sent once more may go to another.
+        return {}
+
+
+@dataclass(frozen=True)
+class _Left:
+    """Writes what is not there yet.
+
+    Attributes:
+        there: Names and sizes of what is.
+    """
+
+    prefix: str
+    generation: Generation
+    written: Written
+    progress: Callable[[int], None] | None
+    there: Mapping[str, int]
+
+    async def put(self, share: Share, kind: str) -> Mapping[str, File]:
+        """Write the files of *kind*; what they are, by name."""
+        found: dict[str, File] = {}
+        for place, one in enumerate(share.files):
+            if one.kind == kind:
+                sums = await self._put(share, place, one)
+                found[one.name] = File(one.name, one.nbytes, sums, one.kind, one.held)
+        return found
+
+    async def _put(self, share: Share, place: int, one: BodyFile) -> tuple[int, ...]:
+        url, key = share.store.url, f"{self.prefix}/{self.generation.directory}/{one.name}"
+        if key in self.there:
+            # An earlier try has waited for these already.
+            sums = await share.sums(place)
+            if self.written.is_there(url, key, sums, self.there):
+                return sums
         data = share.body[one.offset : one.offset + one.nbytes]
-        put = partial(put_body, share.store, prefix, share.manifest.generation, one.name, data)
+
+        async def put(summed: Awaitable[tuple[int, ...]]) -> None:
+            store, rank = share.store, share.manifest.rank
+            if await put_body(
+                store, self.prefix, self.generation, one.name, data,
+                rank=rank, progress=self.progress,
+            ):  # fmt: skip
+                # At once: what is beside it may fail any moment, and end this.
+                self.written.note(url, key, one.nbytes, await summed)
+
         try:
             # Checksums that the quiet time did not get to are made while the bytes move.
             async with TaskGroup() as tasks:
-                sums = tasks.create_task(_awaited(share.sums(place)))
-                tasks.create_task(put(rank=share.manifest.rank, progress=progress))
+                sums_there = tasks.create_task(_awaited(share.sums(place)))
+                tasks.create_task(put(sums_there))
         finally:
             # Whoever still reads it keeps it alive.
             with suppress(BufferError):
                 data.release()
-        found[one.name] = File(one.name, one.nbytes, sums.result(), one.kind, one.held)
-    return found
+        return sums_there.result()
 
 
 async def _count(

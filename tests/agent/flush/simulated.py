@@ -82,11 +82,13 @@ class Link:
         breaks: Sequence[str] = (),
         fences: Sequence[tuple[str, int]] = (),
         heals: float = math.inf,
+        keeps: float = 0.0,
     ) -> None:
         """*resets* and *breaks* are over at *heals*, seconds on the loop's clock.
 
         Args:
             fences: Units and steps of which somebody else has committed other bytes.
+            keeps: The share of its bytes that lies there whole after a reset.
         """
         self._aboard = aboard
         self.rate = rate
@@ -97,6 +99,8 @@ class Link:
         self.breaks = breaks
         self.fences = fences
         self.heals = heals
+        self.keeps = keeps
+        self._there: dict[tuple[str, Generation], int] = {}
         self.log: list[tuple[float, str, int]] = []
         self.lanes: list[tuple[str, int, Kind, str]] = []
         self.cancelled: list[tuple[str, int, Kind, str]] = []
@@ -118,11 +122,12 @@ class Link:
             nbytes = candidates[0].held_nbytes
         else:
             nbytes = next(c.nbytes for c in candidates if c.kind == kind)
+        moved = nbytes - self._there.pop((unit, generation), 0)
         assert progress is not None
         try:
             for _ in range(100):
-                await asyncio.sleep(nbytes / self.rates.get(lane, self.rate) / 100)
-                progress(nbytes // 100)
+                await asyncio.sleep(moved / self.rates.get(lane, self.rate) / 100)
+                progress(moved // 100)
         except asyncio.CancelledError:
             self.cancelled.append(what)
             raise
@@ -134,7 +139,9 @@ class Link:
         if unit in self.breaks and not healed:
             raise RuntimeError("can't start new thread")
         if unit in self.resets and not healed:
-            return Unsaved("connection reset", for_good=False)
+            there = int(nbytes * self.keeps)
+            self._there[unit, generation] = there
+            return Unsaved("connection reset", for_good=False, there=there)
         place = Place(lane, unit, Owner(0, 0))
         held = kind == "full" and candidates[0].held_nbytes > 0
         whole = unit not in self.partial and kind != "weights" and not held

@@ -11,7 +11,7 @@ from evac.generation import Generation
 from evacd.facts import Kept, Lost, Try
 from evacd.flush import Flush
 from evacd.flush.tries import FIRST_SECONDS, LONGEST_SECONDS, Tries
-from tests.agent.flush.simulated import Aboard, Link, Told, flushing, order, staged
+from tests.agent.flush.simulated import MB, Aboard, Link, Told, flushing, order, staged
 
 A: Try = ("job", Generation(1, 9), "full", "s3://a")
 B: Try = ("other", Generation(1, 9), "full", "s3://a")
@@ -78,6 +78,24 @@ async def test_nothing_is_settled_while_what_failed_may_still_be_saved_in_time()
         assert not flush.settled.is_set()
         await flush.settled.wait()
         assert asyncio.get_running_loop().time() == pytest.approx(60.0, abs=2.0)
+
+
+@pytest.mark.looptime
+async def test_what_a_failed_try_has_left_there_is_not_planned_to_go_once_more() -> None:
+    """20 s for all of it, and 9 s are left then: it fits since four fifths lie there."""
+    aboard = Aboard(staged("job", 9, 2000))
+    link = Link(aboard, resets=["job"], heals=20.1, keeps=0.8)
+    async with flushing(aboard, link, told := Told()) as flush:
+        flush.evacuate(order(30.0))
+        await flush.settled.wait()
+        assert asyncio.get_running_loop().time() < 30.0
+
+    plans = [data["steps"] for name, data in told.events if name == "plan.made"]
+    assert [(s["nbytes"], s["overtime"]) for steps in plans for s in steps] == [
+        (2000 * MB, False),
+        (400 * MB, False),
+    ]
+    assert isinstance(told.outcomes[-1], Kept)
 
 
 @pytest.mark.looptime
