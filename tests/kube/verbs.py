@@ -37,12 +37,17 @@ class Handler:
             for each in self._storage.list(self._resource, namespace)
             if selected(request, each)
         ]
+        meta: Object = {"resourceVersion": str(self._storage.version)}
+        begin = int(request.query.get("continue") or 0)
+        end = begin + int(request.query.get("limit") or len(items))
+        if end < len(items):
+            meta |= {"continue": str(end), "remainingItemCount": len(items) - end}
         return as_json(
             {
                 "kind": f"{self._resource.kind}List",
                 "apiVersion": self._resource.group_version,
-                "metadata": {"resourceVersion": str(self._storage.version)},
-                "items": items,
+                "metadata": meta,
+                "items": items[begin:end],
             }
         )
 

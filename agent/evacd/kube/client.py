@@ -74,7 +74,7 @@ class Failed:
     Attributes:
         reason: What happened, in a few words.
         cure: What a person can most likely do about it; may be empty.
-        status: HTTP status of a refusal; 0 where there was no answer.
+        status: HTTP status of what was answered; 0 where there was no answer.
         message: What the server itself said of a refusal; may be empty.
         retry_after: Seconds that it asks for before another try.
     """
@@ -136,7 +136,9 @@ class Client:
                     raw += chunk
                     if len(raw) > LINE_LIMIT:
                         response.close()
-                        return Failed(f"the answer is over {LINE_LIMIT} bytes", _CURES[404])
+                        # With its status: another try would get as much.
+                        reason = f"the answer is over {LINE_LIMIT} bytes"
+                        return Failed(reason, _CURES[404], response.status)
                 document = await _parsed(bytes(raw))
                 if not 200 <= response.status < 300:
                     return _refused(response, document)

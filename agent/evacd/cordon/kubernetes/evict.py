@@ -17,6 +17,7 @@ from evacd.cordon.kubernetes.asking import Asking, Pauses, Refused, helps
 from evacd.kube import Failed
 
 _AT_ONCE = 16
+_AT_ONE_TIME = 50
 # The pod was written to meanwhile, or is another one by now.
 _CHANGED = 409
 
@@ -72,8 +73,7 @@ async def evict(asking: Asking, node: str, result: Evicted) -> None:
     Raises:
         Refused: The pods cannot be listed.
     """
-    params = {"fieldSelector": f"spec.nodeName={node}"}
-    pods = tuple(evictable(await asking.ask("GET", "/api/v1/pods", params=params), node=node))
+    pods = await _listed(asking, node)
     result.left = dict.fromkeys(pods, "not reached")
     room = asyncio.Semaphore(_AT_ONCE)
 
@@ -99,6 +99,18 @@ async def evict(asking: Asking, node: str, result: Evicted) -> None:
     async with TaskGroup() as tasks:
         for pod in pods:
             tasks.create_task(one(pod))
+
+
+async def _listed(asking: Asking, node: str) -> tuple[Pod, ...]:
+    # In parts: some nodes have hundreds, and no answer of many MiB is taken.
+    params = {"fieldSelector": f"spec.nodeName={node}", "limit": str(_AT_ONE_TIME)}
+    found: list[Pod] = []
+    while True:
+        part = await asking.ask("GET", "/api/v1/pods", params=params)
+        found += evictable(part, node=node)
+        if not (more := _part(part, "metadata").get("continue")):
+            return tuple(found)
+        params["continue"] = str(more)
 
 
 async def _once(asking: Asking, room: asyncio.Semaphore, path: str, body: object) -> Failed | None:

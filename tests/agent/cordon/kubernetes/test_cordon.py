@@ -16,7 +16,7 @@ from evacd.cordon.kubernetes import KubernetesCordon
 from evacd.cordon.kubernetes.asking import Pauses
 from evacd.cordon.kubernetes.marks import ANNOTATION, TAINT
 from evacd.facts import Confidence, Order
-from evacd.kube import Client, Failed, in_cluster
+from evacd.kube import LINE_LIMIT, Client, Failed, in_cluster
 from tests.agent.busy import no_thread_left
 from tests.agent.cordon.kubernetes.conftest import NODE, Cluster, Make
 from tests.kube.access import User
@@ -532,6 +532,29 @@ class TestEviction:
 
         assert await cordon.emptied(ORDER, kept=2, lost=0, seconds_left=20.0) is None
         assert self.left(cluster) == self.STAY
+
+    async def test_a_node_may_have_more_pods_than_one_answer_holds(
+        self, cluster: Cluster, make: Make
+    ) -> None:
+        for number in range(130):
+            meta = {"name": f"p-{number}", "annotations": {"large": "x" * 40_000}}
+            pod = {"metadata": meta, "spec": {"nodeName": NODE}, "status": {}}
+            await cluster.kube.storage.create(PODS, "team", pod)
+
+        cordon = make(evict_pods=True)
+        assert await cordon.emptied(ORDER, kept=2, lost=0, seconds_left=20.0) is None
+        assert self.left(cluster) == self.STAY
+
+    async def test_an_answer_that_is_too_large_is_not_asked_for_again(
+        self, cluster: Cluster, make: Make
+    ) -> None:
+        meta = {"name": "huge", "annotations": {"large": "x" * LINE_LIMIT}}
+        pod = {"metadata": meta, "spec": {"nodeName": NODE}, "status": {}}
+        await cluster.kube.storage.create(PODS, "team", pod)
+
+        wrong = await make(evict_pods=True).emptied(ORDER, kept=2, lost=0, seconds_left=20.0)
+        assert wrong is not None
+        assert wrong.startswith("no pod evicted: the answer is over")
 
     async def test_a_pod_that_is_another_one_by_now_is_let_be(
         self, cluster: Cluster, make: Make
