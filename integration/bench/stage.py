@@ -70,6 +70,11 @@ class Slots:
             slot.populate()
             self._slots.append(slot)
 
+    @property
+    def slots_ready(self) -> int:
+        """All of them have come."""
+        return len(self._slots)
+
     def acquire(self, timeout: float) -> Any:
         """Each in turn."""
         self._turn += 1
