@@ -93,6 +93,12 @@ def test_another_s_no_execute_taint_is_not_in_its_way(installed: Cluster, as_eva
             "no annotation but evac/cordon",
             "",
         ),
+        ('{"metadata": {"finalizers": ["evac/stays"]}}', "not change a node's finalizers", ""),
+        (
+            '{"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "x", "uid": "y"}]}}',
+            "not change a node's owners",
+            "",
+        ),
         ('{"spec": {"podCIDR": "10.0.0.0/24"}}', "nothing of a node's spec but", ""),
         ('{"status": {"capacity": {"cpu": "512"}}}', "nothing of a node's status but", "status"),
         (
