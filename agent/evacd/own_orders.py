@@ -25,8 +25,9 @@ from evacd.workloads import TurnResult
 log = structlog.get_logger()
 
 # For so long at least, the processes of a job are waited for after a restart: each looks for its daemon
-# every 15 seconds.
+# every 15 seconds. Who hands back slot by slot has something whole first, and its newest a moment later.
 COME_BACK_SECONDS = 30.0
+_HAND_BACK_SECONDS = 2.0
 
 # Incidents that one user may open: so many at once, and one more every minute. The journal keeps
 # 500, and whoever filled it would push out the node's own.
@@ -77,14 +78,14 @@ class _Asked:
     Attributes:
         incident: It has one of its own; else it is part of the node's.
         callers: So many callback workloads have their turn, which decides; 0 where the flush does.
-        until: So long those that have not come back yet are waited for, monotonic seconds; None where
-            nobody is.
+        since: Since when those that have not come back yet are waited for, monotonic seconds; None
+            where nobody is.
     """
 
     order: Order
     incident: bool
     callers: int = 0
-    until: float | None = None
+    since: float | None = None
     state: str = "waiting"
     settled: bool = False
     outcome: Outcome | None = None
@@ -171,14 +172,15 @@ class OwnOrders:
                 self._close(one)
             elif one.outcome is not None:
                 state = "kept" if isinstance(one.outcome, Kept) else "lost"
-                self._keep(one.unit, _Asked(one.order, True, 0, None, state, True, one.outcome))
+                ended = _Asked(one.order, True, state=state, settled=True, outcome=one.outcome)
+                self._keep(one.unit, ended)
             else:
                 self._go_on(one, now)
 
     def tick(self) -> None:
         """Time has passed: somebody may have come back, or nobody may do so any more."""
         for unit, one in list(self._asked.items()):
-            if one.until is not None and not one.settled:
+            if one.since is not None and not one.settled:
                 self._go(one, unit)
 
     def _go_on(self, before: Before, now: float) -> None:
@@ -191,7 +193,7 @@ class OwnOrders:
         order, unit = before.order, before.unit
         left = order.deadline - now
         log.warning("order.resumed", order=order.id, unit=unit, seconds_left=round(left, 3))
-        one = _Asked(order, True, before.callers, max(order.deadline, now + COME_BACK_SECONDS))
+        one = _Asked(order, True, before.callers, since=now)
         self._keep(unit, one)
         self._journal.resume(order.id, since_seconds=now - order.given)
         self._record(one, "order.given", given(order, unit, callers=before.callers, now=now))
@@ -206,15 +208,23 @@ class OwnOrders:
 
     def _go(self, one: _Asked, unit: str) -> None:
         """Carry it out, unless it is better to wait for who comes back."""
-        if one.until is not None and self._clock.monotonic() < one.until:
-            here = self._aboard.callers(unit)
-            if here < one.callers or (not one.callers and self._aboard.returning(unit)):
-                return
-        one.until = None
+        if one.since is not None and self._waits(one, unit, one.since):
+            return
+        one.since = None
         if one.callers:
             self._beside(self._give_turn(one, unit))
         else:
             self._moves.rescue(unit, deadline=one.order.deadline)
+
+    def _waits(self, one: _Asked, unit: str, since: float) -> bool:
+        now = self._clock.monotonic()
+        if now >= max(one.order.deadline, since + COME_BACK_SECONDS):
+            return False
+        if one.callers:
+            return self._aboard.callers(unit) < one.callers
+        found = self._unit(unit)
+        whole = found is not None and bool(found.candidates)
+        return self._aboard.returning(unit) and not (whole and now >= since + _HAND_BACK_SECONDS)
 
     def _begin(self, unit: str, deadline: float, now: float, callers: int) -> _Asked:
         node = self._moves.order
@@ -227,8 +237,8 @@ class OwnOrders:
             given=now,
             scope=Scope.WORKLOAD,
         )
-        until = now + COME_BACK_SECONDS if self._aboard.returning(unit) else None
-        one = _Asked(order, node is None, callers, until)
+        since = now if self._aboard.returning(unit) else None
+        one = _Asked(order, node is None, callers, since)
         self._keep(unit, one)
         facts = given(order, unit, callers=callers, now=now)
         log.info(
@@ -246,7 +256,7 @@ class OwnOrders:
             amendments = one.order.amendments + 1
             one.order = replace(one.order, deadline=deadline, amendments=amendments)
             self._record(one, "order.amended", amended(one.order))
-            if one.flushed and one.until is None:
+            if one.flushed and one.since is None:
                 self._moves.rescue(unit, deadline=deadline)
         return one.order
 
@@ -286,13 +296,13 @@ class OwnOrders:
             return
         if isinstance(outcome, Kept):
             self._settle(one, outcome.unit, outcome)
-        elif one.until is None:
+        elif one.since is None:
             one.outcome = one.outcome or outcome
 
     def idle(self) -> None:
         """The flush has nothing left to do: who was not kept by now is lost."""
         for unit, one in list(self._asked.items()):
-            if not one.flushed or one.until is not None:
+            if not one.flushed or one.since is not None:
                 continue
             found = one.outcome or self._moves.outcomes.get(unit)
             if isinstance(found, Kept):

@@ -187,19 +187,25 @@ def test_a_job_that_has_not_come_back_yet_can_be_saved_and_a_daemon_that_is_away
     machines: Make,
 ) -> None:
     machine = machines(stores=False).start()
-    worker = machine.worker().ready()
-    assert worker.do("stage", step=7) == {}
-    machine.knows("job", 7)
-    worker.process.send_signal(signal.SIGSTOP)
+    ranks = [machine.worker(rank=rank, world=2).ready() for rank in range(2)]
+    for rank, worker in enumerate(ranks):
+        assert worker.do("stage", step=7) == {}
+        machine.knows("job", 7, rank=rank)
+    ranks[1].process.send_signal(signal.SIGSTOP)
     machine.kill()
 
     leaving = leave(machine)
     machine.start()
     until("it is asked for", lambda: left(machine))
-    worker.process.send_signal(signal.SIGCONT)
+    # One rank alone is nothing that could be saved.
+    machine.knows("job", 7)
+    assert not left(machine)["settled"]
+    ranks[1].process.send_signal(signal.SIGCONT)
 
-    assert ended(leaving)["generation"]["step"] == 7
+    told = ended(leaving)
+    assert (told["generation"]["step"], told["durable"]) == (7, True)
     assert machine.saved(7)
+    machine.complete()
 
 
 # --- who asks, and is answered ----------------------------------------------------------------
