@@ -59,9 +59,12 @@ def install(root: Path, *, python: str, dry_run: bool, say: Callable[[str], None
     version = _systemd_version()
     hands.needs_systemd()
     before = hands.remembered
-    for page in pages(python, systemd=version):
-        hands.page(page)
-    hands.remember()
+    try:
+        for page in pages(python, systemd=version):
+            hands.page(page)
+    finally:
+        # Where one cannot be written, the others are there all the same.
+        hands.remember()
     hands.systemd("systemd-sysusers", "evac.conf")
     if hands.live:
         hands.systemd("systemd-tmpfiles", "--create", "evac.conf")

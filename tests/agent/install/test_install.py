@@ -75,6 +75,18 @@ def test_a_dry_run_says_the_same_and_does_nothing(root: Path) -> None:
     assert files(root) == before
 
 
+def test_an_install_that_fails_half_way_is_undone_as_well(root: Path) -> None:
+    (root / "etc/tmpfiles.d").write_text("in the way")
+
+    failed = evacd("install", "--root", str(root))
+
+    assert failed.returncode != 0
+    assert "tmpfiles.d" in failed.stderr
+    assert {TOML, UNIT} <= set(files(root))
+    done("uninstall", "--root", str(root))
+    assert files(root) == ["etc/tmpfiles.d"]
+
+
 def test_uninstall_leaves_nothing_of_it(root: Path) -> None:
     done("install", "--root", str(root))
 
