@@ -1,7 +1,12 @@
 """A cgroup with a memory limit, as a pod has one; v1 and v2."""
 
 import os
+import signal
+import uuid
+from contextlib import suppress
 from pathlib import Path
+
+from tests.agent.daemon.nodes import until
 
 _ROOT = Path("/sys/fs/cgroup")
 
@@ -20,7 +25,7 @@ class Limited:
             NoLimit: This machine does not let us.
         """
         self._v1 = (_ROOT / "memory/memory.limit_in_bytes").exists()
-        self.folder = _ROOT / ("memory" if self._v1 else "") / f"evac-tests-{os.getpid()}"
+        self.folder = _ROOT / ("memory" if self._v1 else "") / f"evac-tests-{uuid.uuid4().hex[:8]}"
         try:
             if not self._v1 and "memory" not in (_ROOT / "cgroup.subtree_control").read_text():
                 (_ROOT / "cgroup.subtree_control").write_text("+memory")
@@ -66,8 +71,17 @@ class Limited:
         return self.folder / ("memory.kmem.usage_in_bytes" if self._v1 else "memory.stat")
 
     def close(self) -> None:
-        """It is empty by now, and goes."""
-        self.folder.rmdir()
+        """Whoever is still in it is ended, and it goes."""
+
+        def gone() -> bool:
+            for pid in (self.folder / "cgroup.procs").read_text().split():
+                with suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+            with suppress(OSError):  # busy, until the last of them has ended
+                self.folder.rmdir()
+            return not self.folder.exists()
+
+        until("the cgroup is empty", gone)
 
     def _figure(self, name: str, key: str) -> int:
         for line in (self.folder / name).read_text().splitlines():

@@ -5,13 +5,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.agent.daemon.nodes import Node
 from tests.container.cgroup import Limited, NoLimit
-from tests.container.test_chart import environ, pod, rendered
+from tests.container.test_chart import pod, rendered
 from tests.services.s3 import S3Server, seaweed
 
 MIB = 2**20
@@ -76,11 +77,30 @@ def bucket(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[S3Server 
         yield server
 
 
-def limits(*values: str) -> tuple[str, int]:
-    """The budget of slots that the chart gives evacd, and the bytes to which it limits its pod."""
-    made = rendered(*values)
-    limits = pod(made)["containers"][0]["resources"]["limits"]["memory"]
-    return environ(made)["EVAC_MEMORY_BUDGET"], int(limits.removesuffix("Mi")) * MIB
+@dataclass(frozen=True)
+class Arithmetic:
+    """How the chart makes a pod's limit out of its budget; in bytes.
+
+    Attributes:
+        per_gib: Of each GiB of slots.
+        rest: Beside them.
+    """
+
+    per_gib: int
+    rest: int
+
+    def limit(self, budget: int) -> int:
+        """What it comes to for so many bytes of slots, also where they are no whole GiB."""
+        return self.rest + budget * self.per_gib // GIB
+
+
+def arithmetic(*values: str) -> Arithmetic:
+    def limit(gib: int) -> int:
+        (container,) = pod(rendered(f"memory.budgetGiB={gib}", *values))["containers"]
+        return int(container["resources"]["limits"]["memory"].removesuffix("Mi")) * MIB
+
+    one, two = limit(1), limit(2)
+    return Arithmetic(per_gib=two - one, rest=2 * one - two)
 
 
 @pytest.mark.parametrize(
@@ -100,15 +120,15 @@ def limits(*values: str) -> tuple[str, int]:
 def test_a_full_budget_is_flushed_below_the_least_limit_that_the_chart_takes(
     binaries: None, limit: Limit, tmp_path: Path, bucket: S3Server | None
 ) -> None:
-    budget, nbytes = limits("memory.budgetGiB=1", "memory.overheadMiB=128")
+    budget, taken, staged = 256 * MIB, 180 * MIB, 70 * MIB
+    nbytes = arithmetic("memory.overheadMiB=128").limit(budget)
     limited = limit(nbytes)
     node, store = Pod(tmp_path / "node", limited), list[str]()
     if bucket is not None:
         store = ["--store", f"s3://{BUCKET}/x?endpoint={bucket.endpoint}"]
-    taken, staged = 740 * MIB, 260 * MIB
     try:
         node.start(
-            "--memory-budget", budget, *store, environ=bucket.environment if bucket else None
+            "--memory-budget", str(budget), *store, environ=bucket.environment if bucket else None
         )
         # Its pages are there as soon as it has its slot, whatever it does with that.
         node.workload("idle", nbytes=taken).ready(slots=1)
@@ -129,13 +149,13 @@ def test_a_full_budget_is_flushed_below_the_least_limit_that_the_chart_takes(
 
 def test_what_the_kernel_keeps_of_each_gib_is_in_the_limit(binaries: None, limit: Limit) -> None:
     """Some MiB, which no fixed overhead holds on a node with a terabyte."""
-    (_, one), (_, two) = limits("memory.budgetGiB=1"), limits("memory.budgetGiB=2")
-    limited = limit(two)
+    slot, per_gib = GIB // 2, arithmetic().per_gib
+    limited = limit(GIB)
     done = subprocess.run(
-        [*limited.prefix, sys.executable, "-c", _SLOT, str(GIB), str(limited.kernel)],
+        [*limited.prefix, sys.executable, "-c", _SLOT, str(slot), str(limited.kernel)],
         stdout=subprocess.PIPE,
         text=True,
         check=True,
     )
 
-    assert 0 < int(done.stdout) <= two - one - GIB
+    assert 0 < int(done.stdout) <= (per_gib - GIB) * slot // GIB
