@@ -60,6 +60,10 @@ class OnBoard(Protocol):
         """How many callback workloads of a unit are on board."""
         ...
 
+    def hurry(self, order: Order) -> None:
+        """Whoever has a turn under *order* has no more time than it leaves."""
+        ...
+
 
 class Turns(Protocol):
     """Who has callback workloads; `evacd.workloads.Board` does."""
@@ -256,6 +260,7 @@ class OwnOrders:
             amendments = one.order.amendments + 1
             one.order = replace(one.order, deadline=deadline, amendments=amendments)
             self._record(one, "order.amended", amended(one.order))
+            self._aboard.hurry(one.order)
             if one.flushed and one.since is None:
                 self._moves.rescue(unit, deadline=deadline)
         return one.order

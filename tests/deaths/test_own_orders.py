@@ -14,10 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Event
 from typing import Any
 
 import pytest
 
+import evac
 from evac import incident
 from evac.admin import request
 from evac.wire import Accepted, Ordered, Save
@@ -136,6 +139,39 @@ def test_a_callback_workload_has_its_turn_of_the_daemon_that_comes_after(
     told = settled(machine)
     assert (told["order"], told["state"], told["nbytes"]) == (order, "kept", machine.nbytes)
     assert file.stat().st_size == machine.nbytes
+
+
+def test_a_turn_that_runs_is_told_of_less_time(machines: Make) -> None:
+    machine = machines().start()
+    began: SimpleQueue[evac.TurnBudget] = SimpleQueue()
+    done = Event()
+    with evac.connect("job", mode="callback", need_seconds=1.0, socket=machine.socket) as client:
+
+        @client.on_turn
+        def flush(budget: evac.TurnBudget) -> int:
+            began.put(budget)
+            return int(done.wait(60.0))
+
+        assert client.wait_connected(30.0)
+        for ask in (
+            lambda seconds: request(machine.socket, Save("job", seconds), timeout=5.0),
+            machine.drain,
+        ):
+            ask(3600.0)
+            budget = began.get(timeout=30.0)
+            assert budget.seconds_left() > 900.0
+            ask(600.0)
+            until("it hears of it", lambda budget=budget: budget.seconds_left() <= 600.0)  # type: ignore[misc] # bound to this turn
+            done.set()
+            until("its turn is over", lambda: settled_turns(machine))
+            done.clear()
+
+
+def settled_turns(machine: Machine) -> bool:
+    status = machine.status()
+    return all(one["settled"] for one in status["leaving"]) and (
+        status["order"] is None or bool(status["outcomes"])
+    )
 
 
 def test_whoever_died_meanwhile_is_told_lost_and_a_reboot_ends_it_as_well(machines: Make) -> None:

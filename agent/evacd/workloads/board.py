@@ -204,7 +204,7 @@ class Board:
         callers = self._callers(unit)
         if not callers:
             return TurnResult(ok=False, nbytes=0, reason="nobody of it is on board")
-        number = self._turns.begin({one.id: one.rank for one in callers})
+        number = self._turns.begin({one.id: one.rank for one in callers}, order=order)
         message = Turn(turn=number, seconds=min(1e9, max(0.0, seconds)), order=order)
         for one in callers:
             session = self._aboard().session(one)
@@ -213,6 +213,16 @@ class Board:
             else:
                 session.reply(message)
         return await self._turns.result(number, seconds=seconds if patience is None else patience)
+
+    def hurry(self, order: Order) -> None:
+        """Whoever has a turn under *order* has no more time than it leaves."""
+        aboard = self._aboard()
+        for number, who in self._turns.under(order.id):
+            workload = self._roster.workloads.get(who)
+            session = aboard.session(workload) if workload is not None else None
+            if session is not None:
+                left = order.deadline - self._clock.monotonic()
+                session.reply(Turn(number, min(1e9, max(0.0, left)), order.id))
 
     # --- what everybody is told ----------------------------------------------------------
 
@@ -223,6 +233,7 @@ class Board:
         """
         aboard = self._aboard()
         aboard.order = order
+        self.hurry(order)
         return aboard.tell(aboard.message(order))
 
     def stand_down(self, order: Order, reason: str) -> int:

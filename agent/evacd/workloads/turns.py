@@ -1,7 +1,7 @@
 """Turns of callback workloads: told to go, and waited for until they answer or cannot."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from evac.wire import Done
@@ -27,6 +27,7 @@ class _Turn:
     """One turn: whose answers are awaited, and those that came."""
 
     ranks: Mapping[int, int]
+    order: str
     answers: dict[int, Done] = field(default_factory=dict)
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -38,15 +39,22 @@ class Turns:
         self._turns: dict[int, _Turn] = {}
         self._last = 0
 
-    def begin(self, ranks: Mapping[int, int]) -> int:
+    def begin(self, ranks: Mapping[int, int], *, order: str) -> int:
         """A number for a new turn.
 
         Args:
             ranks: Workload id -> rank, of all who are asked.
+            order: Id of the order behind it.
         """
         self._last += 1
-        self._turns[self._last] = _Turn(dict(ranks))
+        self._turns[self._last] = _Turn(dict(ranks), order)
         return self._last
+
+    def under(self, order: str) -> Iterator[tuple[int, int]]:
+        """The turns that *order* is behind, each with a workload that has not answered."""
+        for number, one in self._turns.items():
+            if one.order == order:
+                yield from ((number, who) for who in one.ranks if who not in one.answers)
 
     def answer(self, workload: int, done: Done) -> None:
         """A workload is done; an answer to no turn of its own counts for nothing."""
