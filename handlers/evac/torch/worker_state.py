@@ -53,7 +53,7 @@ def unkept(loader: Any) -> str:
             return "persistent ones that read an IterableDataset, from its second epoch on"
         return ""
     if not _is_torchdata(loader):
-        return f"{type(loader).__name__} keeps none"
+        return f"of {type(loader).__name__} nothing is known; StatefulDataLoader and evac.torch.Resumable keep them"
     if not loader.in_order:
         return "with in_order=False the next batch is whichever is ready"
     start, kind = loader.worker_init_fn, type(loader.dataset)
@@ -63,6 +63,8 @@ def unkept(loader: Any) -> str:
         return "they were started before the Checkpointer was made" if late else ""
     if isinstance(loader.dataset, IterableDataset):
         return _replayed(kind, persistent=loader.persistent_workers)
+    if _takes(loader.dataset):
+        return "the loader was not known before they were started"
     # What is no object of somebody's class draws nothing, nor does torch's collate.
     if kind.__module__ == "builtins" and loader.collate_fn is default_collate:
         return ""

@@ -115,12 +115,13 @@ class Another(DataLoader[torch.Tensor]):
         (partial(keeping, dataset=lambda: [1, 2]), ""),
         (partial(keeping, dataset=lambda: [1, 2], collate_fn=drawing.as_is), "type list takes no"),
         (partial(keeping, dataset=Slotted), "the type Slotted takes no attributes"),
+        (stateful, "the loader was not known before"),
         (partial(keeping, in_order=False), "with in_order=False the next batch is"),
         (partial(keeping, dataset=Stream), ""),
         (partial(keeping, dataset=Going, persistent_workers=True), ""),
         (partial(keeping, dataset=Stream, persistent_workers=True), "Stream, which has no state"),
         (partial(keeping, dataset=Iterated), "where the iterator of Iterated has a state"),
-        (partial(Another, Noisy(), num_workers=1), "Another keeps none"),
+        (partial(Another, Noisy(), num_workers=1), "of Another nothing is known"),
     ],
 )
 def test_what_it_cannot_keep_is_named(make: Callable[[], Any], reason: str) -> None:
