@@ -203,6 +203,43 @@ def test_aks_s_condition_is_a_notice_with_its_date(pod: Pod) -> None:
     until("the node is open", lambda: pod.open)
 
 
+def test_pods_go_last_as_their_budget_allows_and_a_shorter_deadline_waits_for_none(
+    pod: Pod, cloud: Cloud
+) -> None:
+    pod.cluster.helm(
+        "upgrade", "evac", str(CHART), "--namespace", "evac", "--reuse-values",
+        "--set", "cordon.evict=true",
+    )  # fmt: skip
+    for name in ("free", "held"):
+        meta = {"name": name, "namespace": "team", "labels": {"app": name}}
+        inside = {"nodeName": "gpu-7", "containers": [{"name": "c", "image": "i"}]}
+        each = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": inside, "status": {}}
+        pod.cluster.tell("create", object=each)
+    meta = {"name": "held", "namespace": "team"}
+    allowed = {"selector": {"matchLabels": {"app": "held"}}}
+    budget = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": meta}
+    status = {"disruptionsAllowed": 0}
+    pod.cluster.tell("create", object={**budget, "spec": allowed, "status": status})
+
+    def pods() -> set[str]:
+        found = pod.cluster.get("pods", "-n", "team")["items"]
+        return {each["metadata"]["name"] for each in found}
+
+    node = pod.start(*cloud.flags, "--cordon-kubernetes-evict")
+    node.staged(3)
+    node.drain(seconds=3600.0)
+    assert node.settled()["root/job"]["kept"]
+    until("what may go has gone", lambda: pods() == {"held"})
+
+    cloud.do("preempt")
+    until(
+        "that is told", lambda: "NoticeAmended1" in pod.cluster.kubectl("describe", "node", "gpu-7")
+    )
+    pod.cluster.kubectl("delete", "pdb", "held", "-n", "team")
+    until("the other has gone, too", lambda: not pods())
+    cloud.do("clear")
+
+
 @pytest.mark.parametrize("fault", [{"status": 503}, {"slow": 60.0}, {"status": 401}])
 def test_an_api_server_in_trouble_costs_the_flush_nothing_and_is_told(
     pod: Pod, fault: dict[str, Any]
