@@ -21,6 +21,7 @@ from evacd.check.machine import (
 from evacd.config import (
     Budget,
     MemoryConfig,
+    PeerConfig,
     PolicyConfig,
     SocketConfig,
     StateConfig,
@@ -120,19 +121,27 @@ def test_a_state_directory_that_cannot_be_fails_clearly(tmp_path: Path) -> None:
         (50, None, Verdict.OK),
         (50, 60, Verdict.OK),
         (50, 50, Verdict.FAIL),
+        # Nor is there room for what the kernel keeps of so many pages.
+        (50, 50.3, Verdict.FAIL),
         (95, None, Verdict.WARN),
         (100, None, Verdict.FAIL),
     ],
 )
 def test_a_budget_that_is_not_there_fails(
-    budget: int, allowed: int | None, verdict: Verdict
+    budget: int, allowed: float | None, verdict: Verdict
 ) -> None:
-    assert judge_memory(budget, 100, allowed).verdict is verdict
+    limit = None if allowed is None else int(allowed * 2**30)
+    assert judge_memory(budget * 2**30, 100 * 2**30, limit).verdict is verdict
 
 
 def test_this_machine_s_memory_is_looked_at() -> None:
-    assert check_memory(MemoryConfig(Budget.parse("4KiB"))).verdict is Verdict.OK
-    assert check_memory(MemoryConfig(Budget.parse("900TiB"))).verdict is Verdict.FAIL
+    little, all_of_it = Budget.parse("4KiB"), Budget.parse("900TiB")
+    nobody = PeerConfig(budget=all_of_it)
+    assert check_memory(MemoryConfig(little), nobody).verdict is Verdict.OK
+    assert check_memory(MemoryConfig(all_of_it), nobody).verdict is Verdict.FAIL
+    # What others may put here counts as well, where they may.
+    others = PeerConfig("127.0.0.1:9912", budget=all_of_it)
+    assert check_memory(MemoryConfig(little), others).verdict is Verdict.FAIL
 
 
 def test_few_open_files_never_fail() -> None:
