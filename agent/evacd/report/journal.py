@@ -32,6 +32,7 @@ KEPT = 500
 # Events that wait for the disk at most; beyond, they are counted and dropped.
 MOST_WAITING = 20_000
 _STOP_SECONDS = 2.0
+_AGAIN_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -191,22 +192,24 @@ class Journal:
     def _write_all(self) -> None:
         with closing(self._connection):
             waiting: list[_Write] = []
-            while True:
-                batch = [self._queue.get()]
+            over = False
+            while not over:
+                batch: list[_Write | _Settled | None] = []
                 with suppress(queue.Empty):
+                    # What did not go in is tried again, be it that no event follows: the disk may
+                    # have room by then.
+                    batch.append(self._queue.get(timeout=_AGAIN_SECONDS if waiting else None))
                     while batch[-1] is not None:
                         batch.append(self._queue.get_nowait())
                 waiting += [item for item in batch if isinstance(item, _Write)]
                 if self._written(waiting):
                     waiting = []
-                # What did not go in is tried again with the next event: the disk may have
-                # room by then. It never grows without end.
+                # It never grows without end.
                 del waiting[:-MOST_WAITING]
                 for item in batch:
                     if isinstance(item, _Settled):
                         item.tell()
-                if batch[-1] is None:
-                    return
+                over = None in batch
 
     def _written(self, writes: list[_Write]) -> bool:
         try:

@@ -24,6 +24,7 @@ log = structlog.get_logger()
 # Of a few hundred bytes; more is not ours.
 _MOST_BYTES = 1 << 20
 _STOP_SECONDS = 2.0
+_AGAIN_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -106,21 +107,24 @@ class StandingFile:
     # --- the writer's thread -------------------------------------------------------------
 
     def _write_all(self) -> None:
-        while True:
-            batch = [self._queue.get()]
+        left: Standing | None = None
+        over = False
+        while not over:
+            batch: list[Standing | _Reached | None] = []
             with suppress(queue.Empty):
+                # What failed may work by now, though nothing new comes.
+                batch.append(self._queue.get(timeout=None if left is None else _AGAIN_SECONDS))
                 while batch[-1] is not None:
                     batch.append(self._queue.get_nowait())
-            newest = [each for each in batch if isinstance(each, Standing)][-1:]
-            for standing in newest:
-                self._write(encode(standing))
+            left = ([left] + [each for each in batch if isinstance(each, Standing)])[-1]
+            if left is not None and self._write(encode(left)):
+                left = None
             for each in batch:
                 if isinstance(each, _Reached):
                     each.tell()
-            if batch[-1] is None:
-                return
+            over = None in batch
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, data: bytes) -> bool:
         beside = self._path.with_name(f"{self._path.name}.new")
         try:
             with beside.open("wb") as file:
@@ -141,3 +145,4 @@ class StandingFile:
             if self._failing:
                 log.info("standing.recovered", path=str(self._path))
             self._failing = False
+        return not self._failing

@@ -18,6 +18,7 @@ from evac.incident import load
 from evacd.errors import StateError
 from evacd.facts import Confidence, Notice, Order
 from evacd.report.journal import KEPT, Journal
+from tests.agent.daemon.nodes import until
 
 
 class HandClock:
@@ -292,6 +293,23 @@ class TestTheWorst:
         names = [event.name for event in load(path)[0].events]
         assert names == ["before", *["big"] * 20, "after"]
 
+    def test_what_a_full_disk_refused_is_written_once_there_is_room_though_nothing_follows(
+        self, path: Path
+    ) -> None:
+        with subprocess.Popen(
+            [sys.executable, "-c", FILLS_THE_DISK, str(path), "nothing follows"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        ) as filling:  # fmt: skip
+            assert filling.stdout
+            assert filling.stdin
+            while filling.stdout.readline() != "there is room\n":
+                assert filling.poll() is None
+
+            until("all of it is there", lambda: len(load(path)[0].events) == 21)
+
+            filling.stdin.close()
+            assert filling.wait(60) == 0
+
 
 # A limit on file size is what a full disk looks like to one process: the write fails.
 FILLS_THE_DISK = """
@@ -318,6 +336,9 @@ async def main():
         journal.record("full", "big", {"text": "x" * 20_000})
         await journal.settled()
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    if "nothing follows" in sys.argv:
+        print("there is room", flush=True)
+        sys.stdin.read()
     journal.record("full", "after", {})
     await journal.settled()
     journal.stop()

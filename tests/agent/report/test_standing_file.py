@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from evacd.clock import SystemClock
 from evacd.report.standing import Standing, decode, encode
 from evacd.report.standing_file import StandingFile
+from tests.agent.daemon.nodes import until
 
 CLOSED = Standing("b1", closed=("command",))
 
@@ -87,6 +88,22 @@ async def test_a_disk_that_refuses_is_told_once_and_waited_for_no_longer(tmp_pat
 
     assert [log["event"] for log in logs] == ["standing.failed", "standing.recovered"]
     assert decode((home / "standing.json").read_bytes()) == CLOSED
+
+
+async def test_what_a_disk_refused_is_written_once_it_can_be_though_nothing_follows(
+    tmp_path: Path,
+) -> None:
+    home = tmp_path / "gone"
+    file = StandingFile(home / "standing.json", SystemClock())
+    file.put(Standing("b1"))
+    file.put(CLOSED)
+    await file.written(within=30.0)
+    home.mkdir()
+
+    until("it is written", (home / "standing.json").exists)
+
+    assert file.load() == CLOSED
+    file.stop()
 
 
 async def test_a_disk_that_hangs_is_waited_for_no_longer_than_said(path: Path) -> None:
