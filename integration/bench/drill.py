@@ -4,8 +4,8 @@ For each store a real evacd, three jobs that stage between drills, and `evac dri
 window of twice what the plan needs. The margin is what is left of that window, less the commit
 reserve; the rate behind the prediction is the one that evacd had measured or learned by then.
 ``margin_off_at_first`` is that of the first drill of all, of which the start's probe is all that is known.
---size counts the bytes of all jobs on a local disk and in a peer's memory; the tests' servers get a share of that.
-Stores are in EVAC_BENCH_DIR (default: /var/tmp).
+All but the disk are behind a link of a steady rate (`drilling.places`). --size counts the bytes of all jobs on
+the disk; the others get a tenth of that. Stores are in EVAC_BENCH_DIR (default: /var/tmp).
 """
 
 import os

@@ -2,7 +2,7 @@
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from tests.services.process import HOST
@@ -15,10 +15,12 @@ class Relay:
 
     Args:
         port: The real server's.
+        pace: Told of further bytes before they go to the server; as long as it does not return, those wait.
     """
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, *, pace: Callable[[int], None] = lambda _: None) -> None:
         self._upstream = port
+        self._pace = pace
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
@@ -64,16 +66,19 @@ class Relay:
                 self._open |= both
             back = threading.Thread(target=_pass_on, args=(server, client))
             back.start()
-            _pass_on(client, server)
+            _pass_on(client, server, self._pace)
             back.join()
             with self._lock:
                 self._open -= both
 
 
-def _pass_on(source: socket.socket, sink: socket.socket) -> None:
+def _pass_on(
+    source: socket.socket, sink: socket.socket, pace: Callable[[int], None] = lambda _: None
+) -> None:
     """Until the source ends; then the sink is told."""
     with suppress(OSError):  # cut, or left in the middle
         while got := source.recv(_CHUNK):
+            pace(len(got))
             sink.sendall(got)
     for one in (source, sink):
         with suppress(OSError):
@@ -81,9 +86,9 @@ def _pass_on(source: socket.socket, sink: socket.socket) -> None:
 
 
 @contextmanager
-def relay(port: int) -> Iterator[Relay]:
+def relay(port: int, *, pace: Callable[[int], None] = lambda _: None) -> Iterator[Relay]:
     """One until the block ends."""
-    made = Relay(port)
+    made = Relay(port, pace=pace)
     try:
         yield made
     finally:

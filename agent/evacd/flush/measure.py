@@ -27,8 +27,10 @@ FIRST_NBYTES = 4 * 1024 * 1024
 PROBE_NBYTES = 8 * 1024 * 1024
 # A part for each connection, of every kind of store that has such: the buffer over and over again.
 WIDE_NBYTES = 8 * PROBE_NBYTES
+# Of a slower link some parts; below that a body goes in one.
+LEAST_WIDE_NBYTES = 3 * PROBE_NBYTES
 # What that may take, going by what one connection does.
-WIDE_SECONDS = 3.0
+WIDE_SECONDS = 4.0
 # What one rank's commit asks of a store beside its body: objects that are written or deleted, and looks.
 COMMIT_WRITES = 5
 COMMIT_LOOKS = 5
@@ -110,18 +112,24 @@ async def measure(
         single = _counted(timed[1:] or timed, fixed)
         if single is None:
             return None
-        took = None
-        if wide and not stop() and WIDE_NBYTES * single[1] <= WIDE_SECONDS * single[0]:
+        took, nbytes = None, _wide(*single) if wide else 0
+        if nbytes and not stop():
             # Whoever has no room for that much, a peer's memory say, takes what is smaller all the same.
             with suppress(StoreError):
-                took = await put(WIDE_NBYTES)
+                took = await put(nbytes)
     except StoreError as error:
         return error
     finally:
         # One that stays is found by `tidy` at the next start.
         with suppress(StoreError):
             await store.delete(key)
-    return Measured(*((took and _counted([(WIDE_NBYTES, took)], fixed)) or single), commit)
+    return Measured(*((took and _counted([(nbytes, took)], fixed)) or single), commit)
+
+
+def _wide(nbytes: int, seconds: float) -> int:
+    """How large a body is of use on a link of which one connection has taken so long; 0 for none."""
+    fits = int(nbytes / seconds * WIDE_SECONDS) // PROBE_NBYTES * PROBE_NBYTES
+    return min(fits, WIDE_NBYTES) if fits >= LEAST_WIDE_NBYTES else 0
 
 
 def _counted(timed: Sequence[tuple[int, float]], fixed: float) -> tuple[int, float] | None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from evacd.clock import Clock
 from evacd.facts import Order, Outcome, Plan, Try, Unit
-from evacd.flush.running import What, Running, routed
+from evacd.flush.running import Running, What, routed
 from evacd.flush.seams import OnBoard
 from evacd.flush.story import Story
 from evacd.flush.tries import Tries

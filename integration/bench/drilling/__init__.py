@@ -20,6 +20,7 @@ from evacd.clock import SystemClock
 # Jobs, and their shares of all bytes.
 JOBS = {"large": 4, "middle": 2, "small": 1}
 RESERVE = 0.5
+NOTHING = {"lanes": [{"measured": False}]}
 _LIMIT = 60.0
 _BLOCK = os.urandom(2**20)
 _CLOCK = SystemClock()
@@ -84,7 +85,7 @@ class Node:
             )
         )
         ends.callback(process.terminate)
-        self._until(lambda: self._status() is not None)
+        self._until(lambda: all(lane["measured"] for lane in (self._status() or NOTHING)["lanes"]))
         each = size // sum(JOBS.values())
         self._jobs = [Job(name, each * share, self._socket) for name, share in JOBS.items()]
 

@@ -1,20 +1,31 @@
-"""One store of each kind: those that the tests use, each a server of its own on loopback."""
+"""One store of each kind: those that the tests use, each a server of its own on loopback behind a link of a steady rate.
+
+The tests' servers are made for truth and not for speed: by themselves they do twice as much in one second as in the next, and
+nobody's prediction could be right. What the link lets through they all can do.
+"""
 
 import secrets
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 from types import MappingProxyType
 from typing import TypeAlias
 
 from evac.admin import read_status
 from evac.errors import EvacError
+from evac.store.paced import Pace
+from evacd.clock import SystemClock
 from tests.services import azure, gcs, s3
 from tests.services.process import HOST, free_port, process
+from tests.services.relay import relay
 
 BUCKET = "evac-bench"
+# Of each link, bytes per second.
+LINK = 20_000_000
 
 
 @dataclass(frozen=True)
@@ -42,37 +53,38 @@ def disk(folder: Path, size: int) -> Iterator[Place]:
 @contextmanager
 def seaweed(folder: Path, size: int) -> Iterator[Place]:
     """SeaweedFS."""
-    with s3.seaweed(folder) as server:
-        yield _s3(server)
+    with s3.seaweed(folder) as server, link(server.port) as port:
+        yield _s3(server, port)
 
 
 @contextmanager
 def moto(folder: Path, size: int) -> Iterator[Place]:
     """The server of moto."""
-    with s3.moto(folder) as server:
-        yield _s3(server)
+    with s3.moto(folder) as server, link(server.port) as port:
+        yield _s3(server, port)
 
 
-def _s3(server: s3.S3Server) -> Place:
+def _s3(server: s3.S3Server, port: int) -> Place:
     server.call("create_bucket", Bucket=BUCKET)
     settings = {**server.environment, "AWS_EC2_METADATA_DISABLED": "true"}
-    return Place(f"s3://{BUCKET}/drill?endpoint={server.endpoint}", settings)
+    return Place(f"s3://{BUCKET}/drill?endpoint=http://{HOST}:{port}", settings)
 
 
 @contextmanager
 def fake_gcs(folder: Path, size: int) -> Iterator[Place]:
     """fake-gcs-server."""
-    with gcs.fake_gcs(folder) as server:
+    with gcs.fake_gcs(folder) as server, link(server.port) as port:
         server.make_bucket(BUCKET)
-        yield Place(f"gs://{BUCKET}/drill?endpoint={server.endpoint}")
+        yield Place(f"gs://{BUCKET}/drill?endpoint=http://{HOST}:{port}")
 
 
 @contextmanager
 def azurite(folder: Path, size: int) -> Iterator[Place]:
     """Azurite."""
-    with azure.azurite(folder) as server:
+    with azure.azurite(folder) as server, link(server.port) as port:
         server.make_container(BUCKET)
-        yield Place(f"az://{BUCKET}/drill?endpoint={server.endpoint}", server.environment)
+        endpoint = f"http://{HOST}:{port}/{azure.ACCOUNT}"
+        yield Place(f"az://{BUCKET}/drill?endpoint={endpoint}", server.environment)
 
 
 @contextmanager
@@ -96,19 +108,33 @@ def peer(folder: Path, size: int) -> Iterator[Place]:
         except EvacError:
             return False
 
-    with process(command, folder=folder / "log", ready=ready, env=settings):
+    with process(command, folder=folder / "log", ready=ready, env=settings), link(port) as way:
         # Memory alone is no store that a node would start with.
-        yield Place(f"evac://{HOST}:{port}", settings, (f"file://{folder}/beside",))
+        yield Place(f"evac://{HOST}:{way}", settings, (f"file://{folder}/beside",))
 
 
-# Each with the share of the size that it takes: the tests' servers are made for truth, not for speed.
+@contextmanager
+def link(port: int) -> Iterator[int]:
+    """The port at which whoever comes is let through to *port*, all together no faster than `LINK`."""
+    steady, lock, clock = Pace(LINK), Lock(), SystemClock()
+
+    def pace(nbytes: int) -> None:
+        with lock:
+            due = steady.due(nbytes, clock.monotonic())
+        time.sleep(max(due - clock.monotonic(), 0.0))
+
+    with relay(port, pace=pace) as between:
+        yield between.port
+
+
+# Each with the share of the size that it takes.
 PLACES: Mapping[str, tuple[Opens, float]] = MappingProxyType(
     {
         "file": (disk, 1.0),
         "s3 seaweed": (seaweed, 0.1),
         "s3 moto": (moto, 0.1),
-        "gs": (fake_gcs, 0.2),
-        "az": (azurite, 0.2),
-        "evac": (peer, 1.0),
+        "gs": (fake_gcs, 0.1),
+        "az": (azurite, 0.1),
+        "evac": (peer, 0.1),
     }
 )
