@@ -24,7 +24,7 @@ from evacd.evacuation import Evacuation
 from evacd.flush.proof import Proof
 from evacd.lanes import Lanes
 from evacd.listening import Ears, Listener
-from evacd.opening import open_peer, open_targets, other_peers, read_secret
+from evacd.opening import open_peer, open_targets, other_peers
 from evacd.operator import Operator
 from evacd.own_before import own_orders_of
 from evacd.parts import (
@@ -37,6 +37,7 @@ from evacd.parts import (
     open_state,
 )
 from evacd.peer import serving as serving_peers
+from evacd.rendezvous.configured import read_secrets
 from evacd.report.metrics import CONTENT_TYPE, Metrics
 from evacd.report.page import Serving, serving
 from evacd.report.service import Service
@@ -93,7 +94,7 @@ class Daemon:
         peers = other_peers(config, self._node, lambda key: self._board.peers(key))
         self._stores = open_targets(config, peers)
         self._proof = Proof(())
-        self._secret = read_secret(config)
+        self._secrets = read_secrets(config)
         self._peer = open_peer(config)
         self._kept_for_others: Callable[[], dict[str, object] | None] = lambda: None
         self._keeper = make_keeper(config, boot=self._boot)
@@ -129,7 +130,7 @@ class Daemon:
             ):
                 self._evacuation = evacuation = make_evacuation(
                     config, self._board, journal, standing, self._clock, outside, beside,
-                    node=self._node, boot=self._boot, secret=self._secret,
+                    node=self._node, boot=self._boot, secrets=self._secrets,
                     count=self._count,
                 )  # fmt: skip
                 self._proof = Proof(self._evacuation.flush.rates)

@@ -75,27 +75,6 @@ def other_peers(config: Config, node: str, registered: Peers) -> OtherPeers:
     return OtherPeers(registered, names, config.peer.listen)
 
 
-def read_secret(config: Config) -> bytes | None:
-    """What signs departures; None where nothing does.
-
-    Raises:
-        ConfigError: Its file cannot be read, or is empty.
-    """
-    path = config.departure.secret_file
-    if path is None:
-        return None
-    key = "departure.secret_file"
-    where = config.origins.get(key, str(path))
-    try:
-        secret = path.read_bytes().strip()
-    except OSError as error:
-        expected = f"a file that can be read ({path}: {error.strerror or error})"
-        raise ConfigError(where, key, expected) from error
-    if not secret:
-        raise ConfigError(where, key, f"a file with something in it ({path} is empty)")
-    return secret
-
-
 def read_peer_token(config: Config) -> bytes:
     """What opens this node's memory to other nodes; empty where nothing is asked for.
 

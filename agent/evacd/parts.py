@@ -5,7 +5,7 @@ Notice sources are made in `evacd.listening`, when it is known which of them app
 
 import os
 from asyncio import TaskGroup
-from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -38,9 +38,8 @@ from evacd.opening import open_target, other_peers
 from evacd.order import Machine
 from evacd.quiet import Seen, Trickle
 from evacd.readiness import Readiness
-from evacd.rendezvous import Agreed, Announcer
+from evacd.rendezvous.configured import Secrets, announcers
 from evacd.rendezvous.jobstore import JobStoreAnnouncer
-from evacd.rendezvous.webhook import WebhookAnnouncer
 from evacd.report.fdstore import fd_store, given
 from evacd.report.journal import Journal
 from evacd.report.standing_file import StandingFile
@@ -142,25 +141,30 @@ def make_evacuation(
     *,
     node: str,
     boot: str,
-    secret: bytes | None,
+    secrets: Secrets,
     count: Callable[[str, Mapping[str, Any]], None],
 ) -> Evacuation:
     """From the order to the report; see `Evacuation` for the arguments.
 
     Args:
         standing: Keeps over a restart what the leaving did.
-        secret: Signs departures.
+        secrets: What departures go with.
     """
     number = numbers(1)
     prefix = token_hex(4)
-    announcers = tuple(
-        _announcers(
-            config, board, outside, clock, secret, lambda one: evacuation.agreement.heard(one)
+    told = tuple(
+        announcers(
+            config,
+            board.rendezvous,
+            outside,
+            clock,
+            secrets,
+            lambda one: evacuation.agreement.heard(one),
         )
     )
     leaving = Leaving(
         cordons=_cordons(config, outside, clock, node, boot),
-        announcers=announcers,
+        announcers=told,
         journal=journal,
         file=standing,
         clock=clock,
@@ -194,7 +198,7 @@ def make_evacuation(
         beside=beside,
         count=count,
         new_id=lambda: f"{prefix}-w{next(number)}",
-        looks=[each.look for each in announcers if isinstance(each, JobStoreAnnouncer)],
+        looks=[each.look for each in told if isinstance(each, JobStoreAnnouncer)],
     )
     return evacuation
 
@@ -312,34 +316,6 @@ def _cordons(
             )
         )
     return tuple(found)
-
-
-def _announcers(
-    config: Config,
-    board: Board,
-    session: aiohttp.ClientSession,
-    clock: Clock,
-    secret: bytes | None,
-    agreed: Callable[[Agreed], None],
-) -> Iterator[Announcer]:
-    departure = config.departure
-    if departure.webhook_url:
-        yield WebhookAnnouncer(
-            departure.webhook_url,
-            session,
-            timeout_seconds=departure.timeout_seconds,
-            clock=clock,
-            secret=secret,
-        )
-    if departure.rendezvous or departure.registered:
-        yield JobStoreAnnouncer(
-            board.rendezvous if departure.registered else lambda _job: (),
-            session,
-            configured=departure.rendezvous,
-            timeout_seconds=departure.timeout_seconds,
-            clock=clock,
-            agreed=agreed,
-        )
 
 
 @dataclass(frozen=True)

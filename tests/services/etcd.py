@@ -23,7 +23,12 @@ def etcd(folder: Path) -> Iterator[int]:
 
 @contextmanager
 def etcd_process(
-    folder: Path, enter: Sequence[str] = (), host: str = HOST
+    folder: Path,
+    enter: Sequence[str] = (),
+    host: str = HOST,
+    *,
+    scheme: str = "http",
+    options: Sequence[str] = (),
 ) -> Iterator[tuple[int, "subprocess.Popen[bytes]"]]:
     """The same, and the process itself, to do something to it.
 
@@ -34,7 +39,7 @@ def etcd_process(
     if program is None:
         raise Unavailable("etcd is not installed: apt-get install etcd-server")
     port, peers = free_port(), free_port()
-    client, peer = f"http://{host}:{port}", f"http://{host}:{peers}"
+    client, peer = f"{scheme}://{host}:{port}", f"http://{host}:{peers}"
     ask = f"import socket; socket.create_connection(({host!r}, {port}), 1)"
 
     def there() -> bool:
@@ -51,6 +56,7 @@ def etcd_process(
         "--initial-advertise-peer-urls", peer,
         "--initial-cluster", f"default={peer}",
         "--unsafe-no-fsync",
+        *options,
     ]  # fmt: skip
     with process(command, folder=folder, ready=there if enter else answers(port)) as server:
         yield port, server

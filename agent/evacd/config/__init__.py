@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 from evac.errors import ConfigError
 from evacd.config.entries import NodeRule, WrongEntry
+from evacd.config.etcd import EtcdConfig
 from evacd.config.kinds import MODE, Budget
 from evacd.config.lines import lines, syntax_line
 from evacd.config.peers import PeerConfig
@@ -54,6 +55,7 @@ __all__ = [
     "Config",
     "CordonConfig",
     "DepartureConfig",
+    "EtcdConfig",
     "GcpConfig",
     "HttpConfig",
     "LogConfig",

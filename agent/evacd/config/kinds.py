@@ -161,6 +161,15 @@ def _meeting_places(value: object) -> tuple[str, ...]:
     return tuple(str(parse_address(one)) for one in _texts(value))
 
 
+def _etcd_urls(value: object) -> tuple[str, ...]:
+    urls = tuple(_http_url(one).rstrip("/") for one in _texts(value))
+    for one in urls:
+        parts = urlsplit(one)
+        if parts.path or parts.query or parts.fragment or parts.username or parts.password:
+            raise WrongValue
+    return urls
+
+
 def _http_url(value: object) -> str:
     text = _text(value)
     parts = urlsplit(text)  # ValueError where it is malformed
@@ -279,6 +288,14 @@ MEETING_PLACES = Kind(
     _meeting_places,
     _comma,
     metavar="URL",
+    repeated=True,
+)
+ETCD_URLS = Kind(
+    'a list of URLs without a path, such as "https://etcd.example:2379"',
+    _etcd_urls,
+    _comma,
+    metavar="URL",
+    shown=False,
     repeated=True,
 )
 ADDRESS = Kind('an IP address in quotes, such as "127.0.0.1"', _address, metavar="ADDRESS")

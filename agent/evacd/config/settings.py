@@ -12,6 +12,7 @@ from pathlib import Path
 
 from evacd.config import kinds
 from evacd.config.declare import setting
+from evacd.config.etcd import EtcdConfig
 from evacd.config.kinds import Budget
 from evacd.config.peers import PeerConfig
 from evacd.config.sources import (
@@ -367,6 +368,7 @@ class Config:
     peer: PeerConfig = field(default_factory=PeerConfig)
     cordon: CordonConfig = field(default_factory=CordonConfig)
     departure: DepartureConfig = field(default_factory=DepartureConfig)
+    etcd: EtcdConfig = field(default_factory=EtcdConfig)
     http: HttpConfig = field(default_factory=HttpConfig)
     state: StateConfig = field(default_factory=StateConfig)
     log: LogConfig = field(default_factory=LogConfig)

@@ -5,8 +5,9 @@ from typing import Protocol
 from evac.rendezvous import log
 from evac.rendezvous.choices import NO_CHOICES, Choices
 from evac.rendezvous.events import Depart, decode, encode
-from evac.rendezvous.rounds import State, after
+from evac.rendezvous.rounds import after
 from evac.rendezvous.snapshot import load
+from evac.rendezvous.state import State
 from evacd.rendezvous import Departure
 
 # Entries behind a snapshot that are looked at; agents make a new one each time that a round stands.
@@ -14,7 +15,7 @@ _MOST_ENTRIES = 4096
 
 
 class Keys(Protocol):
-    """A connection to a job's store, as much as is needed here. Any `OSError` ends it."""
+    """A connection to a job's store, as much as is needed here. Any `OSError` or `Unreachable` ends it."""
 
     async def get(self, key: str) -> bytes | None:
         """What the key holds; None where it is not there."""

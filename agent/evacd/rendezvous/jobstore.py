@@ -15,12 +15,13 @@ from dataclasses import replace
 
 import aiohttp
 
-from evac.rendezvous.address import ETCD, Address, parse, split_endpoint
+from evac.rendezvous.address import Address, parse, split_endpoint
 from evac.rendezvous.choices import Choices, generation_of
-from evac.rendezvous.rounds import State
+from evac.rendezvous.keys import Denied, Unreachable
+from evac.rendezvous.state import State
 from evacd.clock import Clock
 from evacd.rendezvous import Agreed, Departure, Word
-from evacd.rendezvous.etcd import Etcd
+from evacd.rendezvous.etcd import Etcd, Etcds
 from evacd.rendezvous.joblog import Keys, append, choices, entry_of, heirs
 from evacd.rendezvous.tcpstore import TcpStore
 
@@ -30,6 +31,7 @@ _MOST_JOBS = 1024
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 1.0
 # A try that hangs leaves time for another.
 _TRY_SHARE = 0.4
+_FAILURES = (TimeoutError, OSError, Unreachable, aiohttp.InvalidURL)
 
 
 class JobStoreAnnouncer:
@@ -46,6 +48,7 @@ class JobStoreAnnouncer:
         timeout_seconds: float,
         clock: Clock,
         agreed: Callable[[Agreed], None] = lambda _agreed: None,
+        etcds: Etcds | None = None,
     ) -> None:
         """Wire it up.
 
@@ -54,6 +57,7 @@ class JobStoreAnnouncer:
             session: For etcd.
             configured: Addresses that hear of all jobs.
             timeout_seconds: Of one announcement, all its tries and stores included.
+            etcds: What each etcd is shown; by default, nothing.
             agreed: Told what a job's nodes have chosen, each time that its store was read.
         """
         self._registered = registered
@@ -62,6 +66,7 @@ class JobStoreAnnouncer:
         self._timeout_seconds = timeout_seconds
         self._clock = clock
         self._agreed = agreed
+        self._etcds = etcds or Etcds()
         # Its workers are stopped soon after the first word, and may be forgotten.
         self._told: dict[str, tuple[str, ...]] = {}
         # By store, in the order in which they were heard of: where its log goes on, if it lies in a
@@ -102,9 +107,9 @@ class JobStoreAnnouncer:
                 tasks.create_task(self._look(store, job, limit))
 
     async def _look(self, store: str, job: str, seconds: float) -> None:
-        with suppress(ValueError, _Forbidden, TimeoutError, OSError, aiohttp.InvalidURL):
+        with suppress(ValueError, _Forbidden, *_FAILURES):
             address = parse(store)
-            async with asyncio.timeout(seconds), _opened(address, self._session) as keys:
+            async with asyncio.timeout(seconds), self._opened(address) as keys:
                 self._read(job, await choices(keys))
 
     def _read(self, job: str, found: Choices) -> None:
@@ -146,12 +151,16 @@ class JobStoreAnnouncer:
     async def _try(self, store: str, address: Address, job: str, text: bytes) -> "str | _Forbidden":
         limit = self._timeout_seconds * _TRY_SHARE
         try:
-            async with asyncio.timeout(limit), _opened(address, self._session) as keys:
+            async with asyncio.timeout(limit), self._opened(address) as keys:
                 state = await append(keys, text)
         except _Forbidden as error:
             return error
+        except Denied as error:
+            return _Forbidden(error.reason)
         except TimeoutError:
             return f"no answer within {limit:g} s"
+        except Unreachable as error:
+            return error.reason
         except (OSError, aiohttp.InvalidURL) as error:
             return str(error) or type(error).__name__
         if state is not None:
@@ -162,8 +171,8 @@ class JobStoreAnnouncer:
     async def _try_heir(self, address: Address, job: str, text: bytes) -> bool:
         """Whether the log is served there by now, and was told."""
         limit = self._timeout_seconds * _TRY_SHARE
-        with suppress(_Forbidden, TimeoutError, OSError):
-            async with asyncio.timeout(limit), _opened(address, self._session) as keys:
+        with suppress(_Forbidden, *_FAILURES):
+            async with asyncio.timeout(limit), self._opened(address) as keys:
                 state = await append(keys, text, served=True)
             if state is not None:
                 self._read(job, state.choices)
@@ -179,23 +188,22 @@ class JobStoreAnnouncer:
             if len(self._heirs) > _MOST_JOBS:
                 del self._heirs[next(iter(self._heirs))]
 
+    @asynccontextmanager
+    async def _opened(self, address: Address) -> AsyncIterator[Keys]:
+        ip = await _resolved(address)
+        if address.in_etcd:
+            yield Etcd(self._session, address, ip, await self._etcds.shown(address))
+            return
+        store = await TcpStore.connect(ip, address.port, address.prefix)
+        try:
+            yield store
+            await store.flushed()
+        finally:
+            store.close()
+
 
 class _Forbidden(Exception):
-    """Such an address is not connected to."""
-
-
-@asynccontextmanager
-async def _opened(address: Address, session: aiohttp.ClientSession) -> AsyncIterator[Keys]:
-    host = await _resolved(address)
-    if address.scheme == ETCD:
-        yield Etcd(session, host, address.port, address.prefix)
-        return
-    store = await TcpStore.connect(host, address.port, address.prefix)
-    try:
-        yield store
-        await store.flushed()
-    finally:
-        store.close()
+    """Such an address is not connected to, or its store does not let us in: no other try can help."""
 
 
 async def _resolved(address: Address) -> str:

@@ -7,10 +7,10 @@ import re
 from dataclasses import dataclass
 from urllib.parse import quote, unquote, urlsplit
 
-TCPSTORE, ETCD = "tcpstore", "etcd"
+TCPSTORE, ETCD, ETCD_TLS = "tcpstore", "etcd", "etcds"
 # torchrun's own default for its c10d backend (torch/distributed/elastic/rendezvous/
 # c10d_rendezvous_backend.py, read 2026-11); etcd's for clients.
-PORTS = {TCPSTORE: 29400, ETCD: 2379}
+PORTS = {TCPSTORE: 29400, ETCD: 2379, ETCD_TLS: 2379}
 LONGEST = 512
 _HOST = re.compile(r"[A-Za-z0-9_.:%-]{1,253}")
 
@@ -28,6 +28,11 @@ class Address:
         return f"{self.scheme}://{self.endpoint}/{quote(self.prefix)}"
 
     @property
+    def in_etcd(self) -> bool:
+        """Whether the store is an etcd."""
+        return self.scheme != TCPSTORE
+
+    @property
     def endpoint(self) -> str:
         """``host:port``, as ``--rdzv-endpoint`` wants it."""
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -40,7 +45,10 @@ def parse(text: str) -> Address:
     Raises:
         ValueError: It is none; says what was expected.
     """
-    wrong = f"expected tcpstore://host:port/prefix or etcd://host:port/prefix, got {text[:80]!r}"
+    wrong = (
+        "expected tcpstore://host:port/prefix, etcd://host:port/prefix or etcds://host:port/prefix, "
+        f"got {text[:80]!r}"
+    )
     if len(text) > LONGEST:
         raise ValueError(wrong)
     try:
@@ -91,4 +99,5 @@ def is_endpoint(text: str) -> bool:
 
 def prefix_of(run: str) -> str:
     """Below which keys the run of that id lies."""
-    return f"evac/{run}"
+    # One part of a path: all below is one job's, and is deleted as such.
+    return f"evac/{quote(run, safe='')}"

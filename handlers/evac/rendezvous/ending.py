@@ -6,7 +6,7 @@ has ended left there must end nobody's next one well that has not trained at all
 
 from enum import Enum
 
-from evac.rendezvous.rounds import State
+from evac.rendezvous.state import State
 
 
 class Ending(Enum):

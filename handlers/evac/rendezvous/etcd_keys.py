@@ -1,108 +1,100 @@
-"""A job's keys in etcd, over the JSON gateway of its v3 API, with the standard library.
+"""A job's keys in etcd, for its agents: requests of `etcd_calls` over connections of the standard library.
 
-Source: https://etcd.io/docs/v3.5/dev-guide/api_grpc_gateway/ and rpc.proto, read 2026-11; bytes
-travel as base64, 64-bit numbers as text. torch's own etcd backends speak v2, which etcd 3.6 dropped.
+torch's own etcd backends speak v2, which etcd 3.6 dropped.
 """
 
-import base64
 import http.client
-import json
 import socket
-from collections.abc import Generator, Mapping, Sequence
+import ssl
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
 
-from evac.rendezvous.keys import Unreachable
+from evac.rendezvous.address import ETCD_TLS, Address
+from evac.rendezvous.etcd_access import Access, Shown, refusal_of
+from evac.rendezvous.etcd_calls import KEEP_SECONDS, Answer, EtcdCalls, Request, Steps, T
+from evac.rendezvous.keys import Denied, Unreachable
 from evac.rendezvous.silence import bound
+
+_MOST_LINE = 8 << 20
+# A job of ten thousand nodes has a snapshot of some 2 MB.
+_MOST_BYTES = 64 << 20
 
 
 class EtcdKeys:
-    """See `Keys`. A call takes *seconds* at most, save `wait`: that lasts until *dead_seconds* of silence."""
+    """See `Keys`. A call takes *seconds* at most, save `wait`: that lasts until *dead_seconds* of silence.
+
+    Raises:
+        Denied: A file of *access* is wrong.
+    """
 
     def __init__(
-        self, host: str, port: int, prefix: str, *, seconds: float = 5.0, dead_seconds: float = 15.0
+        self,
+        address: Address,
+        access: Access | None = None,
+        *,
+        keep_seconds: float = KEEP_SECONDS,
+        seconds: float = 5.0,
+        dead_seconds: float = 15.0,
     ) -> None:
-        self._host, self._port, self._prefix, self._seconds = host, port, prefix, seconds
-        self._dead_seconds = dead_seconds
-        self._where = f"{host}:{port}"
+        self._address, self._seconds, self._dead_seconds = address, seconds, dead_seconds
+        self._where = address.endpoint
+        shown = _shown(access or Access(), address)
+        self._context = shown.context
+        self._calls = EtcdCalls(self._where, address.prefix, shown.login, keep_seconds=keep_seconds)
         self._line: http.client.HTTPConnection | None = None
         self._watch: http.client.HTTPConnection | None = None
         self._closed = False
 
     def create(self, key: str, value: bytes) -> bytes:
         """See `Keys.create`."""
-        name = self._name(key)
-        answer = self._ask(
-            "/v3/kv/txn",
-            {
-                "compare": [{"target": "CREATE", "key": name, "create_revision": "0"}],
-                "success": [{"request_put": {"key": name, "value": _text(value)}}],
-                "failure": [{"request_range": {"key": name}}],
-            },
-        )
-        with self._translated():
-            return value if answer.get("succeeded") else _held(answer["responses"][0]) or b""
+        return self._do(self._calls.create(key, value))
 
     def replace(self, key: str, before: bytes, value: bytes) -> bool:
         """See `Keys.replace`."""
-        name = self._name(key)
-        if before:
-            expected = {"target": "VALUE", "key": name, "value": _text(before)}
-        else:
-            expected = {"target": "CREATE", "key": name, "create_revision": "0"}
-        put = {"request_put": {"key": name, "value": _text(value)}}
-        answer = self._ask("/v3/kv/txn", {"compare": [expected], "success": [put]})
-        return bool(answer.get("succeeded"))
+        return self._do(self._calls.replace(key, before, value))
 
     def put(self, key: str, value: bytes) -> None:
         """See `Keys.put`."""
-        self._ask("/v3/kv/put", {"key": self._name(key), "value": _text(value)})
+        self._do(self._calls.put(key, value))
 
     def get(self, keys: Sequence[str]) -> list[bytes | None]:
         """See `Keys.get`."""
-        found: list[bytes | None] = []
-        # etcd takes at most 128 operations in one transaction.
-        for start in range(0, len(keys), 100):
-            asked = [{"request_range": {"key": self._name(k)}} for k in keys[start : start + 100]]
-            answer = self._ask("/v3/kv/txn", {"success": asked})
-            with self._translated():
-                responses = answer["responses"]
-                if len(responses) != len(asked):
-                    raise ValueError(f"{len(responses)} answers to {len(asked)} questions")
-                found += map(_held, responses)
-        return found
+        return self._do(self._calls.get(keys))
 
     def wait(self, key: str) -> None:
         """See `Keys.wait`."""
-        answer = self._ask("/v3/kv/range", {"key": self._name(key)})
-        if answer.get("kvs"):
+        asked = self._do(self._calls.watch(key))
+        if asked is None:
             return
-        with self._translated():
-            since = int(answer["header"]["revision"]) + 1
-            asked = {"create_request": {"key": self._name(key), "start_revision": str(since)}}
-            # The stream stays silent until something happens: no time limit.
-            self._watch = http.client.HTTPConnection(self._host, self._port, timeout=self._seconds)
+        self._watch = self._made()
+        with self._translated(self._watch):
             try:
                 self._watch.connect()
+                # The stream stays silent until something happens: no time limit.
                 self._watch.sock.settimeout(None)
                 bound(self._watch.sock, self._dead_seconds)
-                self._watch.request("POST", "/v3/watch", json.dumps(asked), _JSON)
+                self._watch.request("POST", asked.path, asked.body, asked.headers)
                 # The answer has the socket for itself where its server means to close it.
                 with self._watch.getresponse() as response:
                     while line := response.readline(_MOST_LINE):
-                        said = json.loads(line)["result"]
-                        if said.get("events"):
+                        if self._calls.came(line):
                             return
-                        if said.get("canceled"):
-                            # The revision is compacted by now, say: ask anew.
-                            raise ValueError(said.get("cancel_reason") or "the watch was cancelled")
             finally:
                 self._watch.close()
         raise Unreachable(self._where, "the watch ended")
 
-    def delete(self, key: str) -> None:
+    def delete(self, *keys: str) -> None:
         """See `Keys.delete`."""
-        self._ask("/v3/kv/deleterange", {"key": self._name(key)})
+        self._do(self._calls.delete(keys))
+
+    def clear(self) -> bool:
+        """See `Keys.clear`."""
+        self._do(self._calls.clear())
+        return True
+
+    def keep(self) -> None:
+        """See `Keys.keep`."""
+        self._do(self._calls.keep())
 
     def close(self) -> None:
         """See `Keys.close`."""
@@ -110,57 +102,83 @@ class EtcdKeys:
         for line in (self._line, self._watch):
             if line is not None and line.sock is not None:
                 with suppress(OSError):
-                    line.sock.shutdown(socket.SHUT_RDWR)  # wakes a thread that reads from it
+                    # Wakes a thread that reads from it. Not TLS's own, which takes its state along.
+                    socket.socket.shutdown(line.sock, socket.SHUT_RDWR)
         if self._line is not None:
             self._line.close()
 
-    def _name(self, key: str) -> str:
-        return _text(f"{self._prefix}/{key}".encode())
+    # --- one request -------------------------------------------------------------------------
 
-    def _ask(self, path: str, document: Mapping[str, Any]) -> dict[str, Any]:
+    def _do(self, steps: Steps[T]) -> T:
+        try:
+            request = next(steps)
+            while True:
+                request = steps.send(self._send(request))
+        except StopIteration as done:
+            found: T = done.value
+            return found
+
+    def _send(self, request: Request) -> Answer:
         if self._closed:
             raise Unreachable(self._where, "closed")
-        with self._translated():
-            if self._line is None:
-                self._line = http.client.HTTPConnection(
-                    self._host, self._port, timeout=self._seconds
-                )
+        if self._line is None:
+            self._line = self._made()
+        line = self._line
+        with self._translated(line):
             try:
-                self._line.request("POST", path, json.dumps(document), _JSON)
-                response = self._line.getresponse()
-                text = response.read()
-            except (OSError, http.client.HTTPException):
-                self._line.close()
+                line.request("POST", request.path, request.body, request.headers)
+                response = line.getresponse()
+                body = response.read(_MOST_BYTES + 1)
+                if len(body) > _MOST_BYTES:
+                    raise ValueError(f"an answer of more than {_MOST_BYTES} bytes")
+                response.close()
+            except BaseException:
                 self._line = None
                 raise
-            if response.status != 200:
-                said = text[:200].decode(errors="replace")
-                raise Unreachable(self._where, f"answered {response.status}: {said}")
-            answer: Any = json.loads(text)
-            if not isinstance(answer, dict):
-                raise TypeError("its answer is no object")
-            return answer
+        return Answer(response.status, body)
+
+    def _made(self) -> http.client.HTTPConnection:
+        host, port = self._address.host, self._address.port
+        if self._context is None:
+            return http.client.HTTPConnection(host, port, timeout=self._seconds)
+        return http.client.HTTPSConnection(host, port, timeout=self._seconds, context=self._context)
 
     @contextmanager
-    def _translated(self) -> Generator[None, None, None]:
+    def _translated(self, line: http.client.HTTPConnection) -> Generator[None, None, None]:
+        """Its errors; *line* is closed by one."""
         try:
             yield
-        except (OSError, http.client.HTTPException, *_SENSELESS) as error:
-            reason = str(error) or type(error).__name__
+        except Unreachable:
+            line.close()
+            raise
+        except (OSError, http.client.HTTPException, ValueError, AttributeError) as error:
+            last = _last_word(line, error)
+            line.close()
+            if refused := refusal_of(last):
+                raise Denied(self._where, refused) from error
+            reason = str(last) or type(last).__name__
+            if self._context is None and isinstance(last, http.client.RemoteDisconnected):
+                reason += " (does it want https?)"
             raise Unreachable(self._where, f"no etcd v3 gateway answers: {reason}") from error
 
 
-_JSON = {"Content-Type": "application/json"}
-# What a proxy that answers in etcd's place makes of whoever reads it.
-_SENSELESS = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
-_MOST_LINE = 8 << 20
+def _shown(access: Access, address: Address) -> Shown:
+    try:
+        return access.read(tls=address.scheme == ETCD_TLS)
+    except ValueError as error:
+        raise Denied(address.endpoint, str(error)) from error
 
 
-def _held(response: Mapping[str, Any]) -> bytes | None:
-    """What a range of one key has found."""
-    held = response["response_range"].get("kvs", [])
-    return base64.b64decode(held[0].get("value", ""), validate=True) if held else None
+def _last_word(line: http.client.HTTPConnection, error: Exception) -> Exception:
+    """What the other end has said before it broke off a connection that we were still writing to.
 
-
-def _text(value: bytes) -> str:
-    return base64.b64encode(value).decode()
+    With TLS 1.3 we have begun to ask by the time that it turns our certificate down.
+    """
+    if line.sock is not None and isinstance(
+        error, (BrokenPipeError, ConnectionResetError, ssl.SSLEOFError)
+    ):
+        try:
+            line.sock.recv(1)
+        except OSError as said:  # SSLError is one, too
+            return said if refusal_of(said) else error
+    return error

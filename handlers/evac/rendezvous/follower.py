@@ -14,7 +14,7 @@ from evac.rendezvous.events import Event
 from evac.rendezvous.keys import Keys, Unreachable
 from evac.rendezvous.pulse import Pulses, Tempo
 from evac.rendezvous.reader import Reader
-from evac.rendezvous.rounds import Agent, State
+from evac.rendezvous.state import Agent, State
 from evac.rendezvous.view import View
 from evac.rendezvous.writer import Writer
 
@@ -81,6 +81,11 @@ class Follower:
     def trouble(self) -> str:
         """Why the store cannot be reached; "" while it can."""
         return self.view.trouble
+
+    @property
+    def denied(self) -> str:
+        """Why the store turns this agent away, which only a person can help; "" while it does not."""
+        return self.view.denied
 
     @property
     def connected(self) -> bool:

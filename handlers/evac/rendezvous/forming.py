@@ -10,8 +10,8 @@ from evac.rendezvous.events import Confirm, Dissolve, Open
 from evac.rendezvous.follower import Follower
 from evac.rendezvous.keys import Unreachable
 from evac.rendezvous.opening import CONNECT_SECONDS
-from evac.rendezvous.rounds import Round, State
 from evac.rendezvous.settings import Settings
+from evac.rendezvous.state import Round, State
 from evac.rendezvous.torch_keys import connect, serve
 
 logger = logging.getLogger("evac")

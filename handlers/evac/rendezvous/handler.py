@@ -8,15 +8,11 @@ peers' workers crash in a collective, and an agent that saw the crash first woul
 A round gets a store of its own, served by its first rank, which goes with the round: neither its
 address nor a key of it can be taken for those of another round.
 
-torch ends an agent by `shutdown`, whatever became of its workers; that they have failed shows in the
-exception that is on its way then (launcher/api.py, `launch_agent`, of 2.9 to 2.14, read 2026-11).
+How an agent goes is told in `parting`.
 """
 
-import atexit
 import logging
 import os
-import sys
-import time
 from functools import partial
 from secrets import token_hex
 
@@ -33,18 +29,20 @@ from torch.distributed.elastic.rendezvous import (
 
 from evac._clock import monotonic
 from evac.rendezvous import BACKEND, exit_barrier
-from evac.rendezvous.address import LONGEST, Address, split_endpoint
+from evac.rendezvous.address import ETCD_TLS, LONGEST, Address, split_endpoint
 from evac.rendezvous.ending import Ending, ending
-from evac.rendezvous.events import Anew, Begin, Call, Close, Join, Leave, Met
+from evac.rendezvous.etcd_access import Access
+from evac.rendezvous.events import Anew, Begin, Call, Close, Join, Met
 from evac.rendezvous.follower import Follower
 from evac.rendezvous.forming import Part
 from evac.rendezvous.opening import open_keys
 from evac.rendezvous.own_node import OwnNode
+from evac.rendezvous.parting import Parting
 from evac.rendezvous.pins import Pins
 from evac.rendezvous.pulse import Tempo
-from evac.rendezvous.rounds import Agent, Round, State, hosted
 from evac.rendezvous.servers import Servers
 from evac.rendezvous.settings import Settings, read_settings
+from evac.rendezvous.state import Agent, Round, State, hosted
 from evac.rendezvous.waiting import waits_for
 
 logger = logging.getLogger("evac")
@@ -54,11 +52,6 @@ RENDEZVOUS = "EVAC_RENDEZVOUS"
 _PREFIX = "evac"
 # Who departs may be gone already, and is not waited for as the others are.
 _LEAVER_SECONDS = 0.3
-# How long whoever serves the log stays for those who are still to go elsewhere, or to end.
-_LINGER_SECONDS, _LINGER_ALONE_SECONDS, _LINGER_CLOSED_SECONDS = 10.0, 1.0, 5.0
-_SAY_SECONDS = 2.0
-# A worker that fails may have been the first to feel that its node leaves.
-_NOTICE_SECONDS = 1.0
 _STEP_SECONDS = 0.5
 _FIRST_REMIND_SECONDS, _REMIND_SECONDS = 1.5, 30.0
 
@@ -70,7 +63,12 @@ def create(parameters: RendezvousParameters) -> "EvacHandler":
         ValueError: An option is wrong.
         RendezvousConnectionError: The store does not answer.
     """
-    return EvacHandler(read_settings(parameters))
+    settings = read_settings(parameters)
+    try:
+        Access(settings.etcd).read(tls=settings.address.scheme == ETCD_TLS)
+    except ValueError as error:
+        raise ValueError(f"--rdzv-conf, of etcd: {error}") from error
+    return EvacHandler(settings)
 
 
 class EvacHandler(RendezvousHandler):
@@ -88,7 +86,12 @@ class EvacHandler(RendezvousHandler):
         self._follower = Follower(
             settings.address,
             self._me,
-            partial(open_keys, dead_seconds=settings.dead_seconds),
+            partial(
+                open_keys,
+                dead_seconds=settings.dead_seconds,
+                access=Access(settings.etcd),
+                keep_seconds=settings.keep_seconds,
+            ),
             standby=self._servers.standby_keys if self._servers.standby else None,
             tempo=Tempo(settings.beat_seconds, settings.dead_seconds),
             fresh=hosted(State(held=True), self._me) if self._servers.hosts else None,
@@ -100,19 +103,26 @@ class EvacHandler(RendezvousHandler):
         self._store: TCPStore | None = None
         self._finish_by: float | None = None
         self._part_in = Part(self._me.id, settings, self._follower)
-        self._ended = False
-        self._own_node = OwnNode(settings.socket, self._me, self._follower.say)
-        self._pins = Pins(settings.socket, self._me, self._follower)
+        own_node = OwnNode(settings.socket, self._me, self._follower.say)
+        pins = Pins(settings.socket, self._me, self._follower)
+        self._parting = Parting(
+            self._me, self._follower, self._servers, (own_node, pins), self._skip_barrier
+        )
         self._follower.start()
-        self._own_node.start()
-        self._pins.start()
-        atexit.register(self._at_exit)
-        if not self._follower.wait(lambda _: self._follower.connected, settings.connect_seconds):
-            self._end(Leave(self._me.id), seconds=0.0)
+        own_node.start()
+        pins.start()
+        follower = self._follower
+        if not follower.wait(
+            lambda _: follower.connected or bool(follower.denied), settings.connect_seconds
+        ):
+            self._parting.end(seconds=0.0)
             raise RendezvousConnectionError(
                 f"the rendezvous store at {settings.address.endpoint} does not answer: "
-                f"{self._follower.trouble}"
+                f"{follower.trouble}"
             )
+        if follower.denied:
+            self._parting.end(seconds=0.0)
+            raise RendezvousConnectionError(self._denied())
 
     @property
     def address(self) -> Address:
@@ -121,8 +131,8 @@ class EvacHandler(RendezvousHandler):
 
     @property
     def trouble(self) -> str:
-        """Why the store cannot be reached; "" while it can."""
-        return self._follower.trouble
+        """Why the store cannot be reached, or turns this agent away; "" while it does neither."""
+        return self._follower.trouble or self._follower.denied
 
     @property
     def waits(self) -> bool:
@@ -175,8 +185,10 @@ class EvacHandler(RendezvousHandler):
         deserted = follower.state.deserted
         while True:
             state, now = follower.state, monotonic()
-            if not follower.stays and self._leave():
+            if not follower.stays and self._parting.leave():
                 raise SystemExit(0)
+            if follower.denied and not self._number:
+                raise RendezvousConnectionError(self._denied())
             ends = self._ends(state, deserted=deserted)
             rank = state.round.rank(self._me.id)
             if state.round.number > before and rank is not None:
@@ -195,7 +207,7 @@ class EvacHandler(RendezvousHandler):
                 called = called or now
                 if now - called >= self._settings.call_seconds and follower.idle:
                     follower.say(Call(self._me.id))
-            heard = heard if follower.trouble else now
+            heard = heard if self.trouble else now
             self._check_time(state, now - began, now - heard)
             if now >= remind:
                 remind = now + _REMIND_SECONDS
@@ -205,25 +217,7 @@ class EvacHandler(RendezvousHandler):
 
     def shutdown(self) -> bool:
         """The agent ends: so does the job, unless only this node leaves."""
-        if self._ended:
-            return True
-        me, follower = self._me, self._follower
-        error = sys.exc_info()[1]
-        if isinstance(error, (RendezvousTimeoutError, RendezvousConnectionError)):
-            # This node did not come to be in a round: nothing is said about those that do.
-            self._go()
-            self._erase()
-            return True
-        well = error is None
-        if not well:
-            follower.wait(lambda _: not follower.stays, _NOTICE_SECONDS)
-        if not follower.stays and self._leave(finished=well):
-            return True
-        follower.say(self._close(well=well))
-        if self.serves:
-            # The others still read from here.
-            follower.wait(lambda s: _all_left(s, me.id), _LINGER_CLOSED_SECONDS)
-        self._part()
+        self._parting.shutdown(lambda well: self._close(well=well))
         return True
 
     # --- a round ends ----------------------------------------------------------------------
@@ -266,23 +260,6 @@ class EvacHandler(RendezvousHandler):
         if self._store is not None and self._in_round(state):
             store = PrefixStore(_PREFIX, self._store)
             exit_barrier.depart(store, len(state.round.agents))
-
-    def _leave(self, *, finished: bool = False) -> bool:
-        """This node leaves: end well, and leave the rendezvous as it is; False if it stays after all."""
-        me, follower = self._me, self._follower
-        logger.warning("node %s leaves: this agent ends, and the job goes on elsewhere", me.node)
-        if self.serves:
-            alone = not follower.state.survivors
-            follower.wait(
-                lambda s: follower.stays or (bool(s.survivors) and s.has_met(s.survivors)),
-                _LINGER_ALONE_SECONDS if alone else _LINGER_SECONDS,
-            )
-        if follower.stays:
-            return False
-        if not finished:
-            self._skip_barrier()
-        self._end(Leave(me.id))
-        return True
 
     # --- the next one ----------------------------------------------------------------------
 
@@ -331,60 +308,26 @@ class EvacHandler(RendezvousHandler):
         if found is Ending.NOT_NEEDED:
             # A spare that was never needed has not failed.
             logger.warning("the job has ended well: nothing to do")
-            self._part()
+            self._parting.part()
             raise SystemExit(0)
         return found
 
     def _check_time(self, state: State, waited: float, silent: float) -> None:
         if silent >= self._settings.join_seconds:
             # What was heard last says nothing about the job any more.
-            raise RendezvousConnectionError(f"the rendezvous store: {self._follower.trouble}")
+            raise RendezvousConnectionError(f"the rendezvous store: {self.trouble}")
         if state.round.number and not state.over:
             return  # a spare waits for as long as the job runs
         if waited >= self._settings.join_seconds:
             raise RendezvousTimeoutError(self._waits_for(state))
 
     def _waits_for(self, state: State) -> str:
-        return waits_for(state, self._follower.trouble, self._part_in.unreached)
+        return waits_for(state, self.trouble, self._part_in.unreached)
 
-    # --- servers and the end ---------------------------------------------------------------
+    def _denied(self) -> str:
+        return f"the rendezvous store turns this agent away: {self._follower.denied}"
 
     @property
     def serves(self) -> bool:
         """Whether the log lies in this agent."""
-        return self._servers.serves(self._follower.address)
-
-    def _at_exit(self) -> None:
-        """Ended by a signal, say: the others need not wait to miss us."""
-        if not self._ended:
-            self._go()
-
-    def _go(self) -> None:
-        read_here = self.serves and bool(self._follower.state.successors())
-        self._end(Leave(self._me.id))
-        if read_here:
-            # They go elsewhere.
-            time.sleep(_LINGER_ALONE_SECONDS)
-
-    def _part(self) -> None:
-        """The job has ended."""
-        self._end(Leave(self._me.id))
-        self._erase()
-
-    def _erase(self) -> None:
-        """Who goes last takes the job's keys along."""
-        me = self._me.id
-        if not self.serves:
-            self._follower.erase(lambda state: _all_left(state, me) and not state.waiting)
-
-    def _end(self, *last: Leave, seconds: float = _SAY_SECONDS) -> None:
-        self._ended = True
-        self._own_node.stop()
-        self._pins.stop()
-        atexit.unregister(self._at_exit)
-        self._follower.say(*last)
-        self._follower.close(seconds)
-
-
-def _all_left(state: State, me: str) -> bool:
-    return all(agent.id in state.lost or agent.id == me for agent in state.round.agents)
+        return self._parting.serves

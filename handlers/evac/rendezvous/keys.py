@@ -1,6 +1,6 @@
 """What a store must be able to do for a job's nodes to meet in it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from evac.errors import EvacError
@@ -17,6 +17,21 @@ class Unreachable(EvacError):
 
 class Refused(Unreachable):
     """The store's machine answers, and says that nobody serves there: whoever did has ended."""
+
+
+class Denied(Unreachable):
+    """It answers, and lets nobody in who comes like this: no soon try can help, but a person can."""
+
+
+def denials() -> Iterator[float]:
+    """Seconds between tries at a store that turns us away.
+
+    Passwords are made to be slow to look at: a thousand agents that try on would keep it busy.
+    """
+    pause = 5.0
+    while True:
+        yield pause
+        pause = min(2 * pause, 60.0)
 
 
 class Keys(Protocol):
@@ -45,8 +60,16 @@ class Keys(Protocol):
         """Block until the key is there, or `Unreachable`."""
         ...
 
-    def delete(self, key: str) -> None:
-        """Remove it; nothing where it is not there."""
+    def delete(self, *keys: str) -> None:
+        """Remove them; nothing where they are not there."""
+        ...
+
+    def clear(self) -> bool:
+        """Remove all keys of the job at once; False where the store cannot."""
+        ...
+
+    def keep(self) -> None:
+        """The job lives: said every few seconds, to a store that forgets those of which nobody says so."""
         ...
 
     def close(self) -> None:

@@ -78,11 +78,9 @@ def compact(keys: Keys, made: Snapshot) -> None:
         return
     since = Snapshot(made.at, before.at, made.state, made.service)
     if keys.replace(SNAPSHOT, text, dump(since)):
-        for number in range(before.since, before.at):
-            keys.delete(entry(number))
+        keys.delete(*map(entry, range(before.since, before.at)))
         # Who was killed takes no pulse along.
-        for agent in _agents(before) - _agents(made):
-            keys.delete(beat(agent))
+        keys.delete(*map(beat, _agents(before) - _agents(made)))
 
 
 def _agents(of: Snapshot) -> set[str]:
@@ -92,12 +90,12 @@ def _agents(of: Snapshot) -> set[str]:
 
 def erase(keys: Keys, agents: Iterable[str] = ()) -> None:
     """Delete all of it; nothing where there is none."""
+    if keys.clear():
+        return
     found = snapshot(keys)
     number = found.since if found else 0
     # One at a time: what was there when it was looked at is read to its end by now.
     while keys.get([entry(number)])[0] is not None:
         keys.delete(entry(number))
         number += 1
-    keys.delete(SNAPSHOT)
-    for agent in agents:
-        keys.delete(beat(agent))
+    keys.delete(SNAPSHOT, *map(beat, agents))

@@ -15,7 +15,7 @@ from typing import Any
 from evac.admin import read_status
 from evac.errors import EvacError
 from evac.rendezvous.events import LEAVING, STAYING, Depart, Event
-from evac.rendezvous.rounds import Agent
+from evac.rendezvous.state import Agent
 
 logger = logging.getLogger("evac")
 

@@ -13,7 +13,7 @@ from typing import Protocol
 from evac.admin import request
 from evac.errors import EvacError
 from evac.rendezvous.choices import Choices, generation_of
-from evac.rendezvous.rounds import Agent, State
+from evac.rendezvous.state import Agent, State
 from evac.wire import Pin, Refuse
 
 logger = logging.getLogger("evac")

@@ -9,7 +9,7 @@ follow. A watcher that was stopped itself begins to count anew.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from evac.rendezvous.rounds import State
+from evac.rendezvous.state import State
 
 _WATCHED, _MOST_WATCHED = 3, 256
 

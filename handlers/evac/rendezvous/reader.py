@@ -13,7 +13,7 @@ from evac._clock import Monotonic
 from evac.rendezvous import log
 from evac.rendezvous.address import Address
 from evac.rendezvous.events import Event, Moved
-from evac.rendezvous.keys import Keys, Unreachable
+from evac.rendezvous.keys import Denied, Keys, Unreachable, denials
 from evac.rendezvous.services import first_entry, taken_over
 from evac.rendezvous.snapshot import Snapshot, dump
 from evac.rendezvous.succession import (
@@ -58,7 +58,7 @@ class Reader:
         self._clock = clock
         self._patience_seconds = patience_seconds
         self._keys: Keys | None = None
-        self._pause = _FIRST_PAUSE
+        self._pause, self._denials = _FIRST_PAUSE, denials()
         # Since when the store has not answered.
         self._lost_at: float | None = None
         self._looked_at = clock()
@@ -108,7 +108,7 @@ class Reader:
                 self._keys = view.open(view.address)
                 view.begin(self._keys)
                 view.connected()
-                self._pause, self._lost_at = _FIRST_PAUSE, None
+                self._pause, self._denials, self._lost_at = _FIRST_PAUSE, denials(), None
             elif self._keys is not None:
                 view.catch_up(self._keys)
         except Unreachable as error:
@@ -142,6 +142,8 @@ class Reader:
         view, now = self._view, self._clock()
         self._hang_up()
         self._lost_at = now if self._lost_at is None else self._lost_at
+        if isinstance(error, Denied):
+            view.turned_away(str(error))
         view.in_trouble(str(error))
         # Who serves a log on trial may vanish without a word; the trial of another is as good.
         forced = view.on_trial and now - self._lost_at >= self._patience_seconds
@@ -152,6 +154,8 @@ class Reader:
         if orphaned(view.state, error):
             view.host_has_died()
             return 0.0
+        if isinstance(error, Denied):
+            return next(self._denials)
         pause, self._pause = self._pause, min(self._pause * 2, _LAST_PAUSE)
         return pause
 

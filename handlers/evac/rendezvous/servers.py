@@ -6,12 +6,12 @@ from secrets import token_hex
 from torch.distributed import TCPStore  # type: ignore[attr-defined] # public, but not in __all__
 
 from evac.rendezvous import log
-from evac.rendezvous.address import ETCD, Address
+from evac.rendezvous.address import Address
 from evac.rendezvous.keys import Keys, Unreachable
 from evac.rendezvous.opening import serve_log
-from evac.rendezvous.rounds import State
 from evac.rendezvous.settings import Settings
 from evac.rendezvous.snapshot import Snapshot, dump
+from evac.rendezvous.state import State
 from evac.rendezvous.torch_keys import TorchKeys, serve
 
 logger = logging.getLogger("evac")
@@ -52,7 +52,7 @@ class Servers:
 
 
 def _standby(settings: Settings) -> TCPStore | None:
-    if settings.address.scheme == ETCD:
+    if settings.address.in_etcd:
         return None
     try:
         return serve(settings.local, 0)

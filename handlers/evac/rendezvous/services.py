@@ -31,7 +31,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from evac.rendezvous.events import Depart, Moved
-from evac.rendezvous.rounds import Agent, State, hosted
+from evac.rendezvous.state import Agent, State, hosted
 
 _ENTRIES = 2**32
 

@@ -8,7 +8,17 @@ from typing import Protocol
 
 from evac.admin import read_status
 from evac.errors import EvacError
-from evac.rendezvous.address import ETCD, PORTS, TCPSTORE, Address, prefix_of, split_endpoint
+from evac.rendezvous.address import (
+    ETCD,
+    ETCD_TLS,
+    PORTS,
+    TCPSTORE,
+    Address,
+    prefix_of,
+    split_endpoint,
+)
+from evac.rendezvous.etcd_access import NO_FILES, EtcdFiles
+from evac.rendezvous.etcd_calls import KEEP_SECONDS
 
 _SOCKET = "/run/evac/evacd.sock"
 _BOOT = "/proc/sys/kernel/random/boot_id"
@@ -33,7 +43,11 @@ class Settings:
     """One agent's. ``--rdzv-conf`` takes those that are marked.
 
     Attributes:
-        address: Where the nodes meet. [``store=tcpstore`` or ``etcd``]
+        address: Where the nodes meet. [``store=tcpstore`` or ``etcd``, and that over TLS with
+            ``protocol=https``, or an endpoint that begins so]
+        etcd: What etcd is shown. [``ca_cert``, ``ssl_cert``, ``ssl_cert_key``, as torch's own backend
+            for etcd calls them; ``user``, ``password_file``]
+        keep_seconds: That an etcd keeps the keys of a job of which nobody is left. [``keep_timeout``]
         hosts: Serve the store from this agent: always, never, or None: if the endpoint is of
             this machine and nobody serves it yet. [``is_host``]
         local: Address of this machine for the others.
@@ -72,6 +86,8 @@ class Settings:
     meet_seconds: float = 5.0
     beat_seconds: float = 5.0
     dead_seconds: float = 15.0
+    etcd: EtcdFiles = NO_FILES
+    keep_seconds: float = KEEP_SECONDS
 
 
 def read_settings(parameters: Parameters) -> Settings:
@@ -80,9 +96,7 @@ def read_settings(parameters: Parameters) -> Settings:
     Raises:
         ValueError: One is wrong; says what was expected.
     """
-    scheme = str(parameters.get("store") or TCPSTORE)
-    if scheme not in PORTS:
-        raise ValueError(f"--rdzv-conf store: expected {TCPSTORE} or {ETCD}, got {scheme!r}")
+    scheme = _scheme(parameters)
     if not parameters.endpoint:
         raise ValueError("--rdzv-endpoint: expected host:port of the job's rendezvous store")
     host, port = split_endpoint(parameters.endpoint, PORTS[scheme])
@@ -107,6 +121,8 @@ def read_settings(parameters: Parameters) -> Settings:
         meet_seconds=_seconds(parameters, "meet_timeout", 5.0),
         beat_seconds=beat,
         dead_seconds=beat * attempts,
+        etcd=_etcd_files(parameters, scheme),
+        keep_seconds=_keep_seconds(parameters, beat * attempts),
     )
 
 
@@ -124,6 +140,46 @@ def is_local(host: str) -> bool:
         except OSError:
             continue
     return False
+
+
+def _scheme(parameters: Parameters) -> str:
+    store = str(parameters.get("store") or TCPSTORE)
+    if store not in (TCPSTORE, ETCD):
+        raise ValueError(f"--rdzv-conf store: expected {TCPSTORE} or {ETCD}, got {store!r}")
+    said = str(parameters.get("protocol") or "").strip().lower()
+    if said not in ("", "http", "https"):
+        raise ValueError(f"--rdzv-conf protocol: expected http or https, got {said!r}")
+    begins = parameters.endpoint.partition("://")[0] if "://" in parameters.endpoint else ""
+    if said and begins and said != begins:
+        raise ValueError(f"--rdzv-conf protocol: {said}, but --rdzv-endpoint begins with {begins}")
+    if "https" not in (said, begins):
+        return store
+    if store != ETCD:
+        raise ValueError("--rdzv-conf protocol: torch's TCPStore has no https; store=etcd has")
+    return ETCD_TLS
+
+
+def _etcd_files(parameters: Parameters, scheme: str) -> EtcdFiles:
+    names = ("ca_cert", "ssl_cert", "ssl_cert_key", "user", "password_file")
+    given = {name: str(parameters.get(name) or "") for name in names}
+    used = [name for name, value in given.items() if value]
+    if used and scheme == TCPSTORE:
+        raise ValueError(f"--rdzv-conf {used[0]}: torch's TCPStore takes none; store=etcd does")
+    of_tls = [name for name in used if name in names[:3]]
+    if of_tls and scheme != ETCD_TLS:
+        raise ValueError(f"--rdzv-conf {of_tls[0]}: is for protocol=https")
+    for one, other in (("ssl_cert", "ssl_cert_key"), ("user", "password_file")):
+        if bool(given[one]) != bool(given[other]):
+            raise ValueError(f"--rdzv-conf {one}, {other}: expected both, or neither")
+    return EtcdFiles(*(given[name] for name in names))
+
+
+def _keep_seconds(parameters: Parameters, least: float) -> float:
+    # Nobody's keys may go while they live, however slow a store or an agent is for once.
+    keep, least = _seconds(parameters, "keep_timeout", KEEP_SECONDS), max(2 * least, 2.0)
+    if keep < least:
+        raise ValueError(f"--rdzv-conf keep_timeout: expected {least:g} or more, got {keep:g}")
+    return keep
 
 
 def _hosts(parameters: Parameters) -> bool | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from evac.rendezvous.address import is_endpoint
 from evac.rendezvous.events import Depart, Moved, read
-from evac.rendezvous.rounds import MOST_TERMS, Agent, Round, State
+from evac.rendezvous.state import MOST_TERMS, Agent, Round, State
 
 # More than any job writes from one round to the next.
 _MOST_ENTRIES = 1 << 20

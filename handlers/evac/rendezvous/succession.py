@@ -13,9 +13,9 @@ from evac.rendezvous import log
 from evac.rendezvous.address import Address, split_endpoint
 from evac.rendezvous.events import Depart, Event, Moved, decode, encode
 from evac.rendezvous.keys import Keys, Refused, Unreachable
-from evac.rendezvous.rounds import Agent, State
 from evac.rendezvous.services import leads, next_term, signposts
 from evac.rendezvous.snapshot import Snapshot, dump
+from evac.rendezvous.state import Agent, State
 
 logger = logging.getLogger("evac")
 

@@ -94,10 +94,18 @@ class TorchKeys:
         with self._open() as store:
             store.wait([self._full(key)], _FOR_EVER)
 
-    def delete(self, key: str) -> None:
+    def delete(self, *keys: str) -> None:
         """See `Keys.delete`."""
         with self._open() as store:
-            store.delete_key(self._full(key))
+            for key in keys:
+                store.delete_key(self._full(key))
+
+    def clear(self) -> bool:
+        """See `Keys.clear`: torch's store tells of no keys that one does not know."""
+        return False
+
+    def keep(self) -> None:
+        """See `Keys.keep`: it forgets nothing while it lives."""
 
     def close(self) -> None:
         """See `Keys.close`."""

@@ -25,9 +25,10 @@ from evac.rendezvous.events import (
     encode,
 )
 from evac.rendezvous.keys import Keys
-from evac.rendezvous.rounds import Agent, State, after
+from evac.rendezvous.rounds import after
 from evac.rendezvous.services import first_entry, outranks, renewed, untold
 from evac.rendezvous.snapshot import Snapshot, dump
+from evac.rendezvous.state import Agent, State
 
 logger = logging.getLogger("evac")
 
@@ -41,6 +42,7 @@ class View:
         line: Counts connections of the reader, and moves; 0 before the first. Whoever writes over
             an older one writes no more.
         trouble: Why the store cannot be reached; "" while it can.
+        denied: Why it turns this agent away, which only a person can help; "" while it does not.
         stale: The store holds another service than this by now.
         due: A snapshot that this agent is to publish.
     """
@@ -61,6 +63,7 @@ class View:
         self.service = ""
         self.line = 0
         self.trouble = "not connected yet"
+        self.denied = ""
         self.ended = False
         self.stale = False
         self.outbox: deque[Event] = deque()
@@ -159,7 +162,7 @@ class View:
         """The log is followed over a new connection."""
         with self.changed:
             self.line += 1
-            self.trouble = ""
+            self.trouble = self.denied = ""
             self.changed.notify_all()
 
     def catch_up(self, keys: Keys) -> None:
@@ -217,9 +220,17 @@ class View:
     def in_trouble(self, reason: str) -> None:
         """The store cannot be reached."""
         with self.changed:
-            if not self.trouble and not self.ended and not self.goes:
+            if not (self.trouble or self.denied or self.ended or self.goes):
                 logger.warning("the rendezvous store cannot be reached, trying again: %s", reason)
             self.trouble = reason
+            self.changed.notify_all()
+
+    def turned_away(self, reason: str) -> None:
+        """The store does not let this agent in, or does again (*reason* is "" then)."""
+        with self.changed:
+            if reason and not self.denied and not self.ended:
+                logger.warning("the rendezvous store turns this agent away: %s", reason)
+            self.denied = reason
             self.changed.notify_all()
 
     # --- writing ---------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from collections.abc import Set
 
-from evac.rendezvous.rounds import Round, State
+from evac.rendezvous.state import Round, State
 
 
 def waits_for(state: State, trouble: str, unreached: str = "") -> str:

@@ -11,7 +11,7 @@ from itertools import count
 from evac._clock import Monotonic
 from evac.rendezvous import log
 from evac.rendezvous.events import Gone, Leave
-from evac.rendezvous.keys import Keys, Unreachable
+from evac.rendezvous.keys import Denied, Keys, Unreachable, denials
 from evac.rendezvous.pulse import Pulses
 from evac.rendezvous.snapshot import Snapshot
 from evac.rendezvous.view import View
@@ -32,12 +32,16 @@ class Writer:
         self._marks = count(1)
         # The reader's connection over which was written last.
         self._line = 0
+        self._denials = denials()
 
     def run(self) -> None:
         """Until the agent ends, whatever goes wrong: without this thread it would be mute."""
         while not self._view.ended:
             try:
                 self._run()
+            except Denied as error:
+                self._view.turned_away(str(error))
+                self._view.rest(next(self._denials))
             except Unreachable as error:
                 logger.debug("could not write: %s", error)
                 self._view.rest(_PAUSE)
@@ -68,6 +72,9 @@ class Writer:
                     continue
                 if pulses.next <= self._clock():
                     self._beat(keys, self._line)
+                    if view.denied:
+                        self._denials = denials()
+                        view.turned_away("")
         finally:
             if keys is not None:
                 keys.close()
@@ -118,6 +125,7 @@ class Writer:
     def _beat(self, keys: Keys, line: int) -> None:
         view, pulses, now = self._view, self._pulses, self._clock()
         keys.put(log.beat(view.me.id), pulses.beat(now))
+        keys.keep()
         watched = pulses.watched(view.state)
         found = keys.get([log.beat(agent) for agent in watched])
         for agent in pulses.silent(dict(zip(watched, found, strict=True)), now):

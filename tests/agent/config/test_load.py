@@ -208,6 +208,16 @@ SAMPLES: dict[str, Sample] = {
     "departure.registered": BOOLEAN,
     "departure.timeout_seconds": Sample((("3", "3"),), ("0", "-1"), ("x",)),
     "departure.secret_file": Sample((('"/a"', "/a"),), ('"a"', "1"), ("a",)),
+    "etcd.endpoints": Sample(
+        (('["https://h:1", "http://h/"]', "https://h:1,http://h/"),),
+        ('["h:1"]', '"https://h:1"', '["https://h:1/x"]', '["https://me:word@h"]'),
+        ("nonsense",),
+    ),
+    "etcd.ca_file": Sample((('"/a"', "/a"),), ('"a"', "1"), ("a",)),
+    "etcd.cert_file": Sample((('"/a"', "/a"),), ('"a"', "1"), ("a",)),
+    "etcd.key_file": Sample((('"/a"', "/a"),), ('"a"', "1"), ("a",)),
+    "etcd.user": TEXT,
+    "etcd.password_file": Sample((('"/a"', "/a"),), ('"a"', "1"), ("a",)),
     "http.enabled": BOOLEAN,
     "http.address": Sample(
         (('"127.0.0.1"', "127.0.0.1"), ('"::"', "::")), ('"localhost"', "1", '""'), ("a.b",)

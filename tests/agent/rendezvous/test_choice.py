@@ -15,8 +15,8 @@ from evac.generation import Generation
 from evac.rendezvous import log
 from evac.rendezvous.address import parse
 from evac.rendezvous.events import Depart, encode
-from evac.rendezvous.rounds import State
 from evac.rendezvous.snapshot import Snapshot, dump
+from evac.rendezvous.state import State
 from evacd.clock import SystemClock
 from evacd.rendezvous import Agreed, Departure, Word
 from evacd.rendezvous.jobstore import JobStoreAnnouncer

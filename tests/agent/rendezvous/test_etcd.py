@@ -9,11 +9,13 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from evac.rendezvous import log
+from evac.rendezvous.address import ETCD, Address
 from evac.rendezvous.etcd_keys import EtcdKeys
 from evac.rendezvous.events import Depart, decode
+from evac.rendezvous.keys import Unreachable
 from evacd.clock import SystemClock
 from evacd.rendezvous import Departure, Word
-from evacd.rendezvous.etcd import Etcd, NoGateway
+from evacd.rendezvous.etcd import Etcd, Etcds
 from evacd.rendezvous.jobstore import JobStoreAnnouncer
 from tests.services.etcd import etcd
 from tests.services.process import HOST, Unavailable
@@ -36,6 +38,10 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
         yield session
 
 
+async def opened(session: aiohttp.ClientSession, address: Address) -> Etcd:
+    return Etcd(session, address, address.host, await Etcds().shown(address))
+
+
 async def test_a_departure_lies_in_the_jobs_log(port: int, session: aiohttp.ClientSession) -> None:
     tells = JobStoreAnnouncer(
         lambda _job: (f"etcd://{HOST}:{port}/evac/run",),
@@ -47,7 +53,7 @@ async def test_a_departure_lies_in_the_jobs_log(port: int, session: aiohttp.Clie
     assert await tells.announce(LEAVING) is None
     assert await tells.announce(replace(LEAVING, word=Word.DURABLE, sequence=8)) is None
 
-    keys = EtcdKeys(HOST, port, "evac/run")
+    keys = EtcdKeys(Address(ETCD, HOST, port, "evac/run"))
     found = [decode(text) for text in log.read_on(keys, 0)]
     keys.close()
 
@@ -55,10 +61,11 @@ async def test_a_departure_lies_in_the_jobs_log(port: int, session: aiohttp.Clie
 
 
 async def test_what_agents_write_it_reads(port: int, session: aiohttp.ClientSession) -> None:
-    keys = EtcdKeys(HOST, port, "evac/other")
+    address = Address(ETCD, HOST, port, "evac/other")
+    keys = EtcdKeys(address)
     keys.put("snap", b"there")
     keys.close()
-    etcd = Etcd(session, HOST, port, "evac/other")
+    etcd = await opened(session, address)
 
     assert await etcd.get("snap") == b"there"
     assert await etcd.get("none") is None
@@ -73,11 +80,12 @@ async def test_what_is_no_etcd_is_told_apart(session: aiohttp.ClientSession, ans
         return web.Response(text=answer)
 
     app = web.Application()
-    app.router.add_post("/v3/kv/range", speak)
+    app.router.add_post("/v3/kv/txn", speak)
     async with TestServer(app) as server:
         assert server.port is not None
-        with pytest.raises(NoGateway):
-            await Etcd(session, HOST, server.port, "evac/run").get("snap")
+        address = Address(ETCD, HOST, server.port, "evac/run")
+        with pytest.raises(Unreachable):
+            await (await opened(session, address)).get("snap")
 
 
 async def test_a_redirect_is_not_followed(session: aiohttp.ClientSession) -> None:
@@ -85,8 +93,9 @@ async def test_a_redirect_is_not_followed(session: aiohttp.ClientSession) -> Non
         raise web.HTTPTemporaryRedirect("http://169.254.169.254/")
 
     app = web.Application()
-    app.router.add_post("/v3/kv/range", elsewhere)
+    app.router.add_post("/v3/kv/txn", elsewhere)
     async with TestServer(app) as server:
         assert server.port is not None
-        with pytest.raises(NoGateway, match="answered 307"):
-            await Etcd(session, HOST, server.port, "evac/run").get("snap")
+        address = Address(ETCD, HOST, server.port, "evac/run")
+        with pytest.raises(Unreachable, match="answered 307"):
+            await (await opened(session, address)).get("snap")

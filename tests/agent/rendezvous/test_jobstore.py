@@ -13,9 +13,9 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined] # public, b
 from evac.generation import Generation
 from evac.rendezvous import log
 from evac.rendezvous.events import Depart, decode
-from evac.rendezvous.rounds import Agent, Round, State, hosted
 from evac.rendezvous.services import first_entry, taken_over
 from evac.rendezvous.snapshot import Snapshot, dump
+from evac.rendezvous.state import Agent, Round, State, hosted
 from evac.rendezvous.torch_keys import TorchKeys, connect
 from evacd.clock import SystemClock
 from evacd.rendezvous import Departure, Word

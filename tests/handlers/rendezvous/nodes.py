@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from threading import Thread
+from typing import Any
 
 from torch.distributed import Store  # type: ignore[attr-defined] # public, but not in __all__
 from torch.distributed.elastic.agent.server import api
@@ -58,7 +59,7 @@ class Node:
     hosts: bool = False
     boot: str = "boot"
     socket: str = "/nowhere/evacd.sock"
-    conf: dict[str, float] = field(default_factory=dict[str, float])
+    conf: dict[str, Any] = field(default_factory=dict[str, Any])
     rounds: list[Stood] = field(default_factory=list[Stood])
     ended: object = None
     works: bool = False
@@ -202,8 +203,8 @@ def work_together(nodes: Iterable[Node], *, but: object = None) -> Callable[[], 
 
 
 def open_keys(address: Address) -> Keys:
-    if address.scheme == "etcd":
-        return EtcdKeys(address.host, address.port, address.prefix)
+    if address.in_etcd:
+        return EtcdKeys(address)
     return TorchKeys(connect(address.host, address.port, seconds=10), address.prefix)
 
 
@@ -225,8 +226,8 @@ def where(node: Node) -> Address:
     return node.handler.address
 
 
-def local(port: int, scheme: str = "tcpstore") -> Address:
-    return Address(scheme, HOST, port, "evac/run")
+def local(port: int, scheme: str = "tcpstore", prefix: str = "evac/run") -> Address:
+    return Address(scheme, HOST, port, prefix)
 
 
 def port_of(endpoint: str) -> int:

@@ -11,8 +11,9 @@ from evac.generation import Generation
 from evac.rendezvous.choices import NO_CHOICES, Choices, chosen, generation_of
 from evac.rendezvous.events import Depart, decode, encode
 from evac.rendezvous.pins import news
-from evac.rendezvous.rounds import Agent, State, after
+from evac.rendezvous.rounds import after
 from evac.rendezvous.snapshot import Snapshot, dump, load
+from evac.rendezvous.state import Agent, State
 from evac.wire import Pin
 
 ME = Agent("me", "n9", "b")

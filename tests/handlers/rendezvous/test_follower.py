@@ -8,7 +8,7 @@ from evac.rendezvous.address import Address
 from evac.rendezvous.events import Leave
 from evac.rendezvous.follower import Follower
 from evac.rendezvous.keys import Keys
-from evac.rendezvous.rounds import Agent
+from evac.rendezvous.state import Agent
 from tests.handlers.rendezvous.nodes import open_keys
 
 

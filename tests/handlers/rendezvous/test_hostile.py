@@ -13,12 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evac.rendezvous import log
-from evac.rendezvous.address import TCPSTORE, Address
+from evac.rendezvous.address import ETCD, TCPSTORE, Address
 from evac.rendezvous.etcd_keys import EtcdKeys
 from evac.rendezvous.events import Confirm, Depart, Join, Open, decode, encode
 from evac.rendezvous.keys import Keys, Unreachable
-from evac.rendezvous.rounds import State, after
+from evac.rendezvous.rounds import after
 from evac.rendezvous.snapshot import Snapshot, dump, load
+from evac.rendezvous.state import State
 from evac.rendezvous.succession import place
 from tests.handlers.rendezvous.nodes import HOST
 from tests.handlers.rendezvous.test_events import json_values
@@ -131,7 +132,7 @@ def stranger(request: pytest.FixtureRequest) -> Iterator[EtcdKeys]:
     with http.server.ThreadingHTTPServer((HOST, 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
-        keys = EtcdKeys(HOST, server.server_address[1], "evac/run")
+        keys = EtcdKeys(Address(ETCD, HOST, server.server_address[1], "evac/run"))
         yield keys
         keys.close()
         server.shutdown()
@@ -158,7 +159,7 @@ def test_a_stranger_in_etcds_place_is_a_store_that_cannot_be_reached(
 
 
 def test_etcds_own_answers_are_read(in_etcd: Address) -> None:
-    keys = EtcdKeys(in_etcd.host, in_etcd.port, in_etcd.prefix)
+    keys = EtcdKeys(in_etcd)
     assert keys.get(["one", "two"]) == [None, None]
     value = base64.b64encode(bytes(range(256)))
     assert keys.create("one", value) == value

@@ -28,7 +28,7 @@ from evac.rendezvous.events import (
 )
 from evac.rendezvous.keys import Keys, Refused, Unreachable
 from evac.rendezvous.reader import Reader
-from evac.rendezvous.rounds import Agent, State, hosted
+from evac.rendezvous.state import Agent, State, hosted
 from evac.rendezvous.view import View
 
 _EXAMPLES = 1500 if os.environ.get("EVAC_NIGHTLY") == "1" else 50
@@ -81,8 +81,15 @@ class Memory:
     def wait(self, key: str) -> None:
         raise AssertionError("a step never waits")
 
-    def delete(self, key: str) -> None:
-        self._all().pop(key, None)
+    def delete(self, *keys: str) -> None:
+        for key in keys:
+            self._all().pop(key, None)
+
+    def clear(self) -> bool:
+        return False
+
+    def keep(self) -> None:
+        pass
 
     def close(self) -> None:
         pass

@@ -10,7 +10,7 @@ import pytest
 from evac.rendezvous.address import Address
 from evac.rendezvous.events import Depart
 from evac.rendezvous.own_node import OwnNode
-from evac.rendezvous.rounds import Agent
+from evac.rendezvous.state import Agent
 from tests.handlers.rendezvous.nodes import Node, until, work_together
 from tests.services.process import process
 

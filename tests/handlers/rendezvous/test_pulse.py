@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from evac.rendezvous.events import Confirm, Join, Open
 from evac.rendezvous.pulse import Pulses
-from evac.rendezvous.rounds import State, after
+from evac.rendezvous.rounds import after
+from evac.rendezvous.state import State
 
 BEAT, DEAD = 5.0, 15.0
 

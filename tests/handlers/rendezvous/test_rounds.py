@@ -18,9 +18,10 @@ from evac.rendezvous.events import (
     Met,
     Open,
 )
-from evac.rendezvous.rounds import State, after
+from evac.rendezvous.rounds import after
 from evac.rendezvous.services import taken_over
 from evac.rendezvous.snapshot import Snapshot, dump, load
+from evac.rendezvous.state import State
 
 NAMES = "abcde"
 

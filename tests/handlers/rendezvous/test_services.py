@@ -15,7 +15,7 @@ from evac.rendezvous.address import Address
 from evac.rendezvous.events import Gone, encode
 from evac.rendezvous.follower import Follower
 from evac.rendezvous.keys import Keys, Unreachable
-from evac.rendezvous.rounds import State
+from evac.rendezvous.state import State
 from tests.handlers.rendezvous.nodes import (
     HOST,
     Node,
@@ -264,7 +264,7 @@ def test_the_agent_beside_a_host_that_ends_takes_over() -> None:
     host.die()
     host.join()
     assert host.left is not None
-    host.left._at_exit()  # pyright: ignore[reportPrivateUsage] # as a signal's SystemExit does
+    host.left._parting._at_exit()  # pyright: ignore[reportPrivateUsage] # as a signal's SystemExit does
 
     until("it goes on", lambda: work_together([twin])() and where(twin) != address)
     end(twin)

@@ -1,7 +1,8 @@
 """What a person reads while agents wait."""
 
 from evac.rendezvous.events import Call, Close, Confirm, Join, Open
-from evac.rendezvous.rounds import State, after
+from evac.rendezvous.rounds import after
+from evac.rendezvous.state import State
 from evac.rendezvous.waiting import waits_for
 
 
