@@ -73,7 +73,7 @@ def checks(
     yield Check("sockets", partial(check_sockets, config.sockets))
     yield Check("daemon", partial(check_daemon, config.sockets))
     yield Check("policy", partial(check_policy, config.policy))
-    yield Check("memory", partial(check_memory, config.memory, config.peer))
+    yield Check("memory", partial(check_memory, config.memory, config.peer, config.sockets))
     yield Check("peer", partial(check_peer, config))
     yield Check("open files", check_files)
     yield Check("huge pages", check_huge_pages)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import psutil
 
+from evac.admin import read_status
+from evac.errors import EvacError
 from evacd.check import cgroup
 from evacd.check.findings import Finding, Verdict
 from evacd.config import MemoryConfig, PeerConfig, PolicyConfig, SocketConfig, StateConfig
@@ -103,14 +105,27 @@ def check_state(config: StateConfig) -> Finding:
     return Finding(name, Verdict.OK, str(config.dir))
 
 
-def check_memory(config: MemoryConfig, peer: PeerConfig) -> Finding:
-    """The budgets fit in what is available now, and in what our control group allows."""
-    available = psutil.virtual_memory().available
+def check_memory(config: MemoryConfig, peer: PeerConfig, sockets: SocketConfig) -> Finding:
+    """The budgets fit in what is available now, and in what our control group allows.
+
+    What a daemon that runs already has of them is available to it.
+    """
+    available = psutil.virtual_memory().available + held(sockets.workload)
     allowed = cgroup.limit(Path("/proc/self/cgroup").read_text())
     budget = config.budget.resolve(available)
     if peer.listen:
         budget += peer.budget.resolve(available)
     return judge_memory(budget, available, allowed)
+
+
+def held(path: Path) -> int:
+    """Bytes of slots, and of other nodes', that a daemon holds; 0 where none answers."""
+    try:
+        status = read_status(path, timeout=2.0)
+    except (EvacError, OSError):
+        return 0
+    parts = (status.get("memory"), status.get("peer"))
+    return sum(int(part.get("used", 0)) for part in parts if isinstance(part, dict))
 
 
 def judge_memory(budget: int, available: int, allowed: int | None) -> Finding:

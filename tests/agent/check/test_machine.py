@@ -16,6 +16,7 @@ from evacd.check.machine import (
     check_policy,
     check_sockets,
     check_state,
+    held,
     judge_memory,
 )
 from evacd.config import (
@@ -27,6 +28,7 @@ from evacd.config import (
     StateConfig,
     UserPolicy,
 )
+from tests.agent.daemon.nodes import node_at
 
 as_user = pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 
@@ -134,14 +136,23 @@ def test_a_budget_that_is_not_there_fails(
     assert judge_memory(budget * 2**30, 100 * 2**30, limit).verdict is verdict
 
 
-def test_this_machine_s_memory_is_looked_at() -> None:
+def test_what_a_daemon_holds_is_there_for_it(tmp_path: Path) -> None:
+    """Else a check beside a daemon whose slots are full would find too little memory for them."""
+    for node in node_at(tmp_path / "node"):
+        assert held(node.socket) == 0
+        node.start()
+        node.workload(nbytes=2**20).ready(slots=2)
+        assert held(node.socket) >= 2 * 2**20
+
+
+def test_this_machine_s_memory_is_looked_at(sockets: SocketConfig) -> None:
     little, all_of_it = Budget.parse("4KiB"), Budget.parse("900TiB")
     nobody = PeerConfig(budget=all_of_it)
-    assert check_memory(MemoryConfig(little), nobody).verdict is Verdict.OK
-    assert check_memory(MemoryConfig(all_of_it), nobody).verdict is Verdict.FAIL
+    assert check_memory(MemoryConfig(little), nobody, sockets).verdict is Verdict.OK
+    assert check_memory(MemoryConfig(all_of_it), nobody, sockets).verdict is Verdict.FAIL
     # What others may put here counts as well, where they may.
     others = PeerConfig("127.0.0.1:9912", budget=all_of_it)
-    assert check_memory(MemoryConfig(little), others).verdict is Verdict.FAIL
+    assert check_memory(MemoryConfig(little), others, sockets).verdict is Verdict.FAIL
 
 
 def test_few_open_files_never_fail() -> None:
