@@ -22,10 +22,15 @@ log = logging.getLogger("evac")
 
 @dataclass(frozen=True, eq=False)
 class Picked:
-    """What is loaded, and how."""
+    """What is loaded, and how.
+
+    Attributes:
+        together: Some rank does not reach all of it by itself; equal on all ranks.
+    """
 
     candidate: Candidate
     reader: StoreReader
+    together: bool
 
     @property
     def generation(self) -> Generation:
@@ -35,9 +40,6 @@ class Picked:
 
 class Finding:
     """Looks through the node's memory and the stores. Every method but `close` is a collective.
-
-    DCP's readers load each by itself, so only what each rank reaches in its own node's memory and in
-    stores is taken; `Checkpointer.restore` has the ranks hand on the rest.
 
     Args:
         weights: See `EvacReader`.
@@ -60,14 +62,15 @@ class Finding:
         world, prefix = self._all.world, self._all.prefix
         stores, prefix = world.broadcast((self._all.stores, prefix))
         looked = look_for(world, self._memory, stores, prefix, weights=self._weights)
-        found = self._reached(looked)
+        found = looked.choices.candidates
+        alone = self._alone(looked)
         self._damaged = set().union(*world.gather(self._damaged))
         for candidate in found:
             if step not in (None, candidate.generation.step):
                 continue
             if (candidate.generation, candidate.places) in self._damaged:
                 continue
-            picked = self._try(candidate, looked)
+            picked = self._try(candidate, looked, together=candidate not in alone)
             if isinstance(picked, Picked):
                 return picked
             for problem in picked:
@@ -90,7 +93,7 @@ class Finding:
         """The daemon may have its memory back."""
         self._memory.close()
 
-    def _reached(self, looked: Looked) -> list[Candidate]:
+    def _alone(self, looked: Looked) -> list[Candidate]:
         """Those of which every rank has all near that no store has."""
         every = looked.choices.candidates
 
@@ -100,7 +103,9 @@ class Finding:
         told = self._all.world.agree(self._all.prefix, mine)
         return [one for n, one in enumerate(every) if all(theirs[n] for theirs in told)]
 
-    def _try(self, candidate: Candidate, looked: Looked) -> Picked | tuple[Problem, ...]:
+    def _try(
+        self, candidate: Candidate, looked: Looked, *, together: bool
+    ) -> Picked | tuple[Problem, ...]:
         world, where = self._all.world, str(candidate.generation)
         contents = described(world, self._memory, candidate, looked, self._all.prefix)
         if not isinstance(contents, Contents):
@@ -108,8 +113,11 @@ class Finding:
 
         def open_it() -> Picked:
             near = self._memory.bodies(candidate.made, contents)
-            bodies = Gathering.alone(opened, contents, near)
-            return Picked(candidate, StoreReader(bodies, where, contents))
+            if together:
+                bodies = Gathering(world, opened, contents, near)
+            else:
+                bodies = Gathering.alone(opened, contents, near)
+            return Picked(candidate, StoreReader(bodies, where, contents), together)
 
         try:
             return soundly(world, where, open_it)

@@ -1,6 +1,14 @@
-"""What `dcp.load` is given: it reads the newest whole generation, and no byte unchecked."""
+"""What `dcp.load` is given: it reads the newest whole generation, and no byte unchecked.
+
+Each rank reads by itself while DCP plans, where it reaches all that it needs. Where only another node's memory
+has some of it, the ranks hand that on (`evac.torch.gathering`), which is a collective. While DCP plans it would
+hang where one rank's planner fails; so it comes after that, when DCP has told all ranks that all have planned.
+That all ranks are in this load together is told by the coordinator, in the plans that it hands back: in a load with
+`no_dist`, or over fewer ranks, nobody says so, and nobody waits for anybody.
+"""
 
 import os
+from dataclasses import replace
 from typing import Any
 
 from torch.distributed.checkpoint.metadata import Metadata
@@ -10,9 +18,13 @@ from torch.futures import Future
 
 from evac.errors import GenerationError
 from evac.generation import Generation
+from evac.torch.damage import soundly
 from evac.torch.dcp_finding import Finding, Picked
 from evac.torch.dcp_job import Connected, names_step, step_of
 from evac.torch.origins import Origins
+
+# In a plan: all ranks have one of this load.
+_TOGETHER = "evac: all ranks load together"
 
 
 class EvacReader(StorageReader):
@@ -88,28 +100,35 @@ class EvacReader(StorageReader):
         self._tried = True
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """Read and check all that *plan* needs.
+        """Read and check all that *plan* needs, where this rank reaches all of it.
 
         Raises:
             Unsound: Some of it is not right: another load takes an older generation.
         """
         assert self._picked is not None
+        if self._picked.together:
+            return plan
         with self._finding.noting(self._picked):
             return self._picked.reader.prepare_local_plan(plan)
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """As they are."""
-        return plans
+        """As they are, or with a word to all ranks that they load together."""
+        if len(plans) != self._all.world.size:
+            return plans
+        return [replace(one, storage_data=_TOGETHER) for one in plans]
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Hand out what was read.
+        """Hand out what was read; where ranks are to hand it on to each other, read and check it first.
 
         Raises:
-            Unsound: As `prepare_local_plan`, where an object turns out not to be one.
+            Unsound: As `prepare_local_plan`, or where an object turns out not to be one.
+            GenerationError: It takes all ranks, and not all of them are in this load.
         """
         assert self._picked is not None
         try:
             with self._finding.noting(self._picked):
+                if self._picked.together:
+                    self._read_together(self._picked, plan)
                 return self._picked.reader.read_data(plan, planner)
         finally:
             self.origins = self._picked.reader.origins
@@ -120,6 +139,16 @@ class EvacReader(StorageReader):
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
         """Whether it names a step."""
         return names_step(checkpoint_id)
+
+    def _read_together(self, picked: Picked, plan: LoadPlan) -> None:
+        where = str(picked.generation)
+        if plan.storage_data != _TOGETHER:
+            reason = (
+                "some of it is in other nodes' memory alone, from where the ranks hand it on: that takes "
+                "all of them in one dcp.load, without no_dist"
+            )
+            raise GenerationError(where, reason)
+        soundly(self._all.world, where, lambda: picked.reader.prepare_local_plan(plan))
 
     def close(self) -> None:
         """Hang up."""

@@ -1,5 +1,6 @@
 """evac's writer and reader under DCP's own save and load."""
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,12 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
+from evac import connect
 from evac.errors import ConfigError
 from evac.torch.dcp import EvacReader, EvacWriter
-from tests.agent.daemon.nodes import Node, node_at
+from evac.torch.local_memory import HERE
+from evac.torch.origins import ELSEWHERE
+from tests.agent.daemon.nodes import LIMIT, Node, node_at
 from tests.handlers.torch import ranks
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is:UserWarning")
@@ -116,6 +120,42 @@ def test_a_save_waits_until_the_only_slot_may_be_written_again(node: Node) -> No
         node.drain(600.0)
         save(state(2.0), checkpoint_id="step-2", storage_writer=hasty)
         node.event("commit.finished", generation={"incarnation": 1, "step": 2}, durable=True)
+
+
+def load_what_lies_on_two_nodes(rank: int, sockets: list[str]) -> None:
+    """Each rank's node has its own rank's bytes in memory, and its own store: no place has all of them."""
+    client = connect("run", rank=rank, world=2, socket=sockets[rank])
+    assert client.wait_connected(LIMIT)
+    with EvacWriter("run", client=client) as writer:
+        mine = {**state(1.0, "n"), f"rank{rank}": torch.full((4,), float(rank))}
+        save(mine, checkpoint_id="step-1", storage_writer=writer)
+        reader, every = writer.reader(), {"rank0": torch.zeros(4), "rank1": torch.zeros(4)}
+
+        # The planner of one rank fails: all hear of it, and nobody waits for it.
+        strange = {"nowhere": torch.zeros(1)} if rank == 1 else {}
+        with pytest.raises(CheckpointException, match="nowhere"):
+            load({**state(0.0), **strange}, storage_reader=reader)
+        # One by one they cannot.
+        found = {**state(0.0), **every}
+        with pytest.raises(CheckpointException, match="without no_dist"):
+            load(found, storage_reader=reader, no_dist=True)
+        assert equal(found, state(0.0))
+
+        load(found, storage_reader=reader)
+        assert reader.origins.nbytes.keys() == {HERE, ELSEWHERE}
+    assert equal(found, mine)
+    assert torch.equal(found["rank1"], torch.ones(4))
+
+
+def test_ranks_hand_on_what_only_another_nodes_memory_has(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        nodes = [
+            stack.enter_context(contextlib.contextmanager(node_at)(tmp_path / str(rank)))
+            for rank in range(2)
+        ]
+        for one in nodes:
+            one.start()
+        ranks.run(2, load_what_lies_on_two_nodes, [str(one.socket) for one in nodes])
 
 
 def save_beside_training(rank: int, store: str) -> None:
