@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from evac.wire import Accepted, Refuse
-from tests.agent.daemon.nodes import Node, node_at, until
+from tests.agent.daemon.nodes import WINDOW, Node, node_at, until
 
 MEBI = 1 << 20
 
@@ -69,7 +69,7 @@ def test_the_cordon_gets_the_order_and_is_undone_on_a_cancel(node: Node, tmp_pat
     close = program(tmp_path / "close.py", writes) + f" {tmp_path / 'closed.json'}"
     reopen = program(tmp_path / "reopen.py", writes) + f" {tmp_path / 'reopened.json'}"
     node.start("--cordon-command", close, "--cordon-undo-command", reopen)
-    node.drain(60.0)
+    node.drain()
     node.event("cordon.closed")
 
     assert node.cancel() == Accepted()
@@ -77,7 +77,7 @@ def test_the_cordon_gets_the_order_and_is_undone_on_a_cancel(node: Node, tmp_pat
     node.event("cordon.reopened")
     closed = json.loads((tmp_path / "closed.json").read_text())
     assert closed["action"] == "close"
-    assert 0 < closed["order"]["deadline_seconds_left"] <= 60
+    assert 0 < closed["order"]["deadline_seconds_left"] <= WINDOW
     assert json.loads((tmp_path / "reopened.json").read_text())["action"] == "reopen"
     assert node.status()["order"] is None
 
@@ -121,7 +121,7 @@ def test_a_departure_that_nobody_hears_costs_the_flush_nothing(node: Node) -> No
 def test_a_cancel_stands_the_workloads_down(node: Node) -> None:
     node.start()
     workload = node.staged(5)
-    node.drain(60.0)
+    node.drain()
     until("the order arrives", lambda: workload.do("order")["order"])
 
     node.cancel()

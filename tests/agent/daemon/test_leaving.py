@@ -142,7 +142,7 @@ class TestCordon:
         self, node: Node, scheduler: Scheduler
     ) -> None:
         node.start(*scheduler.flags(close=2.0))
-        node.drain(60.0)
+        node.drain()
         scheduler.says("close began")
 
         assert node.cancel() == Accepted()
@@ -156,12 +156,12 @@ class TestCordon:
         self, node: Node, scheduler: Scheduler
     ) -> None:
         node.start(*scheduler.flags(reopen=2.0))
-        node.drain(60.0)
+        node.drain()
         scheduler.says("close ended")
         node.cancel()
         scheduler.says("reopen began")
 
-        node.drain(60.0)
+        node.drain()
 
         scheduler.says("close ended", times=2)
         assert scheduler.said[2:] == ["reopen began", "reopen ended", "close began", "close ended"]
@@ -180,7 +180,7 @@ class TestCordon:
         self, node: Node, scheduler: Scheduler
     ) -> None:
         node.start(*scheduler.flags(close=3600.0), "--cordon-timeout-seconds", "3600")
-        node.drain(60.0)
+        node.drain()
         scheduler.says("close began")
         process = node.process
         assert process
@@ -203,7 +203,7 @@ class TestDeparture:
         receiver.status = lambda each: 503 if each["word"] == "leaving" else 200
         node.start(*receiver.flags)
         node.staged(5)
-        node.drain(60.0)
+        node.drain()
         until("leaving is being retried", lambda: len(receiver.asked) >= 2)
 
         node.cancel()
@@ -240,7 +240,7 @@ class TestDeparture:
     ) -> None:
         node.start(*receiver.flags)
         node.staged(5)
-        node.drain(60.0)
+        node.drain()
         receiver.takes("durable", "job")
         node.kill()
         node.start(*receiver.flags)
@@ -257,7 +257,7 @@ class TestDeparture:
         node.staged(5, job="slow")
         node.staged(5, job="quick")
 
-        node.drain(60.0)
+        node.drain()
 
         receiver.takes("durable", "quick")
         assert receiver.words("quick") == ["leaving", "durable"]
@@ -270,7 +270,7 @@ class TestDeparture:
         node.staged(5, job="half", rank=0, world=2)
         node.staged(6, job="whole")
 
-        node.drain(60.0)
+        node.drain()
 
         written = receiver.takes("written", "half")
         durable = receiver.takes("durable", "whole")

@@ -11,7 +11,7 @@ import pytest
 from evac.commit import State, survey, verify
 from evac.generation import Generation
 from evac.store import open_store
-from tests.agent.daemon.nodes import Node, until
+from tests.agent.daemon.nodes import WINDOW, Node, until
 from tests.agent.daemon.worker import body_of
 
 MEBI = 1 << 20
@@ -134,21 +134,21 @@ def test_priority_decides_who_goes_first(node: Node) -> None:
 
 def test_a_late_registrant_gets_the_running_order_at_once(node: Node) -> None:
     node.start()
-    node.drain(60.0)
+    node.drain()
 
     late = node.workload()
     late.do("connect")
 
     order = until("the order arrives", lambda: late.do("order").get("order"))
     assert order == node.status()["order"]["id"]
-    assert 0 < late.do("order")["left"] <= 60
+    assert 0 < late.do("order")["left"] <= WINDOW
 
 
 async def test_what_is_staged_after_the_notice_is_saved_as_well(node: Node) -> None:
     node.start()
     workload = node.staged(5)
     prefix = prefix_of(node)
-    node.drain(60.0)
+    node.drain()
     node.settled()
 
     workload.do("stage", step=6)
@@ -164,7 +164,7 @@ async def test_older_generations_go_when_newer_ones_are_whole(node: Node) -> Non
     node.start("--store-keep", "2")
     workload = node.staged(1)
     prefix = prefix_of(node)
-    node.drain(60.0)
+    node.drain()
     for step in range(2, 6):
         node.settled()
         workload.do("stage", step=step)
@@ -183,7 +183,7 @@ async def test_a_live_job_does_not_starve_one_that_has_nothing_safe(node: Node) 
     node.staged(1, job="greedy", priority=100, nbytes=64 * MEBI)
     node.staged(1, job="modest", priority=1)
 
-    node.drain(60.0)
+    node.drain()
     node.settled()
 
     first = [e.data["unit"].split("/")[1] for e in node.events() if e.name == "flush.started"]
@@ -269,8 +269,7 @@ async def test_a_second_launch_that_takes_the_same_step_cannot_harm_what_is_comm
 
     node.start()
     node.staged(5, nbytes=2 * MEBI + 7)
-    # Longer than `settled` waits: what another try cannot help is not tried until the end.
-    node.drain(seconds=300.0)
+    node.drain()
     outcomes = node.settled()
 
     assert not outcomes[prefix]["kept"]
