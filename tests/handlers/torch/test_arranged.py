@@ -48,19 +48,20 @@ def _after_another_world(rank: int, folder: str) -> None:
     _notice(rank, folder)
 
 
-def _growth(rank: int, folder: str, verb: str, stride: int) -> None:
+def _growth(rank: int, folder: str, verb: str, stride: int, samples: int) -> None:
     """Rank 1's loader outgrows the room that was planned for it; then every step is staged again.
 
     Args:
         verb: `step`, or `stage` by a loop that decides itself when to.
         stride: From one number of a step to the next.
+        samples: That the loader comes to remember.
     """
     client, run = FakeClient([f"file://{folder}/store"]), Run(rank=rank, ddp=True)
     saver = run.saver(client=client.as_client(), every=1)
     for step in range(1, _MOST):
         run.train()
         if step == 4 and rank == 1:
-            run.loader._order = list(range(40_000)) * 2
+            run.loader._order = [place % 24 for place in range(samples)]
         getattr(saver, verb)(step * stride)
         for number, _ in client.kept:
             if number not in client._free:
@@ -183,16 +184,19 @@ def test_a_notice_to_one_node_has_all_ranks_stage_the_same_step(tmp_path: Path, 
     assert one["kept"][-1] >= 5
 
 
-@pytest.mark.parametrize(("verb", "stride"), [("step", 1), ("stage", 32)])
+@pytest.mark.parametrize(
+    ("verb", "stride", "samples"), [("step", 1, 60_000), ("stage", 32, 60_000), ("step", 1, 10**6)]
+)
 def test_a_state_that_outgrew_its_layout_on_one_rank_is_planned_anew_on_all(
-    tmp_path: Path, verb: str, stride: int
+    tmp_path: Path, verb: str, stride: int, samples: int
 ) -> None:
-    ranks.run(_WORLD, _growth, str(tmp_path), verb, stride)
+    ranks.run(_WORLD, _growth, str(tmp_path), verb, stride, samples)
     one, other = _told(tmp_path)
     assert one["layouts"] == other["layouts"]
     assert len(set(one["layouts"])) == 2
-    # Rank 1 skipped what did not fit; from the new layout on both have the same steps.
+    # Rank 1 skipped what fitted nowhere; from the new layout on both have the same steps.
     assert one["kept"][-1] == other["kept"][-1]
+    assert (one["kept"] == other["kept"]) == (samples < 10**6)
     assert one["kept"][:3] == other["kept"][:3] == [stride, 2 * stride, 3 * stride]
 
 
