@@ -14,6 +14,7 @@ from evac.errors import StoreMissing
 from evac.generation import METADATA as METADATA_NAME
 from evac.generation import Generation
 from evac.store import Store, open_store
+from evac.wire import PROTOCOL, Drain, Hello, encode
 from tests.agent.daemon.fdstore import Manager
 from tests.agent.daemon.nodes import Node, until
 from tests.agent.daemon.worker import body_of
@@ -166,6 +167,13 @@ class Machine(Node):
         )
         self.workers.append(one)
         return one
+
+    def drain_unheard(self) -> None:
+        """As `drain`, of a daemon that may stop itself before it has answered."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
+            line.connect(str(self.admin))
+            line.send(encode(Hello(version=PROTOCOL, client="test"), id=1))
+            line.send(encode(Drain(seconds=3600.0), id=2))
 
     def reap(self) -> None:
         """Forget daemons that are dead."""

@@ -141,7 +141,7 @@ def _flushing(label: str) -> Callable[[Scene], None]:
         scene.stops(label)
         scene.aboard()
         scene.stage(1, 2)
-        scene.machine.drain(3600.0)
+        scene.machine.drain_unheard()
         scene.stopped()
 
     return bring
