@@ -12,7 +12,7 @@ READY := .venv/.ready
 
 # What has a long form, for EVAC_NIGHTLY=1.
 NIGHTLY := tests/agent/security/test_fuzz.py tests/handlers/rendezvous tests/deaths \
-	tests/handlers/store/test_faults.py tests/handlers/torch/test_killed.py tests/container/test_image.py
+	tests/handlers/store/test_faults.py tests/handlers/torch/test_killed.py tests/container/test_image.py tests/container/test_memory.py
 
 .DEFAULT_GOAL := help
 .PHONY: setup system-packages demo demo-elastic test test-torch nightly lint bench manifest sample clean help
