@@ -10,7 +10,7 @@ import psutil
 
 from evac.errors import ConfigError
 from evac.store import Owner, Store, open_store
-from evac.store.location import is_of_job
+from evac.store.location import is_of_peers
 from evac.store.peer_group import PeerGroup
 from evacd.config import Config, without_secrets
 from evacd.peer import PeerSettings
@@ -43,9 +43,9 @@ def open_target(url: str, owner: Owner | None = None, *, peers: Peers) -> Store:
     Raises:
         ConfigError: A URL is of no kind that works here.
     """
-    if is_of_job(url):
+    if is_of_peers(url):
         everybody = peers.registered if isinstance(peers, OtherPeers) else None
-        return PeerGroup.from_url(url, peers, everybody)
+        return PeerGroup.from_url(url, peers, everybody, hurried=True)
     return open_store(url, owner=owner)
 
 

@@ -130,11 +130,10 @@ def open_store(url: str, *, owner: Owner | None = None) -> Store:
         return AzureStore.from_url(url)
     if scheme == "evac":
         with _needs("peer"):
-            from evac.store.location import is_of_job
+            from evac.store.location import is_of_peers
             from evac.store.peer import PeerStore
             from evac.store.peer_group import PeerGroup
-        several = is_of_job(url) or "," in rest.partition("/")[0].partition("?")[0]
-        return PeerGroup.from_url(url) if several else PeerStore.from_url(url)
+        return PeerGroup.from_url(url) if is_of_peers(url) else PeerStore.from_url(url)
     raise ConfigError(
         "store", url, "a URL of a kind that this version knows: file, s3, gs, az or evac"
     )

@@ -126,6 +126,11 @@ def is_of_job(url: str) -> bool:
     return scheme == "evac" and rest.partition("/")[0].partition("?")[0] == JOB
 
 
+def is_of_peers(url: str) -> bool:
+    """Whether *url* stands for the memory of several nodes: those of a job, or some that it names."""
+    return is_of_job(url) or (url.startswith("evac://") and "," in urlsplit(url).netloc)
+
+
 def is_address(text: str) -> bool:
     """Whether it is ``host:port``."""
     return _PEER.fullmatch(text) is not None and 0 < int(text.rpartition(":")[2]) < 65536

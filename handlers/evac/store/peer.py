@@ -28,7 +28,7 @@ from evac.store.errands import Errands
 from evac.store.keys import split
 from evac.store.location import Location, parse
 from evac.store.parts import unbroken
-from evac.store.peer_links import HURRIED, PATIENT, Link, Links, PeerLost
+from evac.store.peer_links import HURRIED, PATIENT, Link, Links, Pace, PeerLost
 from evac.store.threads import in_thread
 
 OPTIONS = ("connections", "timeout", "token_file")
@@ -47,10 +47,12 @@ class PeerStore:
 
     Args:
         location: As `parse` gave it.
+        looks: How long is waited for anything but a put: who saves has little time for them.
     """
 
-    def __init__(self, location: Location) -> None:
+    def __init__(self, location: Location, *, looks: Pace = PATIENT) -> None:
         self._location = location
+        self._looks = looks
         self._connections = int(location.options.get("connections", CONNECTIONS))
         there = urlsplit(f"//{location.bucket}")
         self._links = Links(
@@ -202,7 +204,7 @@ class PeerStore:
         return done if done.status is wire.Status.EXISTS else _checked(key, done)
 
     def _get(self, key: str, stop: Event) -> bytes:
-        with self._links.line(key, stop.is_set, PATIENT) as link:
+        with self._links.line(key, stop.is_set, self._looks) as link:
             nbytes = self._ask_for(link, key, 0, 0).number
             if nbytes > GET_LIMIT:
                 raise StoreRejected(key, f"{nbytes} bytes, expected at most {GET_LIMIT}")
@@ -215,7 +217,7 @@ class PeerStore:
         got: dict[int, int] = {}
 
         def fetch(start: int) -> None:
-            with self._links.line(key, stop.is_set, PATIENT) as link:
+            with self._links.line(key, stop.is_set, self._looks) as link:
                 end, at = min(start + wire.PART, view.nbytes), start
                 while True:
                     answer = self._ask_for(link, key, offset + at, end - at)
@@ -235,7 +237,7 @@ class PeerStore:
         return unbroken(got, wire.PART)
 
     def _age(self, key: str, stop: Event) -> int:
-        with self._links.line(key, stop.is_set, PATIENT) as link:
+        with self._links.line(key, stop.is_set, self._looks) as link:
             text = self._ask_for(link, key, 0, 0).text
         if not (text.isascii() and text.isdecimal()):
             raise StoreUnavailable(key, "the peer does not say how old it is")
@@ -244,7 +246,7 @@ class PeerStore:
     def _list(self, prefix: str, stop: Event) -> Sequence[tuple[Entry, int]]:
         root = self._location.key("")
         asked = self._location.key(prefix).rstrip("/")
-        with self._links.line(prefix or self.url, stop.is_set, PATIENT) as link:
+        with self._links.line(prefix or self.url, stop.is_set, self._looks) as link:
             answer = _checked(prefix or self.url, link.ask(wire.Request(wire.Verb.LIST, asked)))
             if answer.nbytes > wire.MAX_LIST:
                 raise StoreRejected(prefix or self.url, "a listing too long to be one")
@@ -262,7 +264,7 @@ class PeerStore:
 
     def _delete(self, key: str, stop: Event) -> None:
         what = wire.Request(wire.Verb.DELETE, self._location.key(key))
-        with suppress(StoreMissing), self._links.line(key, stop.is_set, PATIENT) as link:
+        with suppress(StoreMissing), self._links.line(key, stop.is_set, self._looks) as link:
             _checked(key, link.ask(what))
 
     def _ask_for(self, link: Link, key: str, offset: int, nbytes: int) -> wire.Answer:

@@ -10,6 +10,10 @@ Reads ask them all: who reads after a loss does not know who has what. Of severa
 came last counts, by the age that each holder tells. Where nothing listens any more nothing is kept; a
 peer that is there and does not answer may have what is asked for, so that nobody says it is nowhere.
 
+Who saves is *hurried*: one peer whose daemon hangs would else keep every node of its jobs from committing anything, since each
+commit asks them all, and the notice is shorter than one answer may take. A peer that does not answer at once is passed
+over then for a minute, as one that is gone. What it has may come back, and is older than what was put meanwhile.
+
 `create` is decided by looking twice: nobody has the key, one takes it, and then nobody else has taken it meanwhile; of
 two that did, the first in an order of the addresses alone stays, and both writers come to the same answer.
 
@@ -24,6 +28,7 @@ import socket
 from asyncio import CancelledError, TaskGroup
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from hashlib import blake2b
 from typing import TypeVar
 
@@ -33,7 +38,7 @@ from evac.store import Entry
 from evac.store.keys import split
 from evac.store.location import JOB, Location, is_address, parse
 from evac.store.peer import OPTIONS, PeerLeaving, PeerStore, token_path
-from evac.store.peer_links import PeerGone
+from evac.store.peer_links import HURRIED, PATIENT, PeerGone
 from evac.store.progress import Told
 
 T = TypeVar("T")
@@ -58,6 +63,7 @@ class PeerGroup:
         everybody: Of those that may have it, where these are more: this node itself.
         node: Who puts; nodes of other names choose other peers.
         clock: Monotonic seconds.
+        hurried: For whoever saves: see above. Who reads waits, and is told what nobody can know.
     """
 
     def __init__(
@@ -68,8 +74,10 @@ class PeerGroup:
         node: str,
         everybody: Callable[[str], Iterable[str]] | None = None,
         clock: Monotonic = monotonic,
+        hurried: bool = False,
     ) -> None:
         self._location = location
+        self._hurried = hurried
         self._members = members
         self._everybody = everybody or members
         self._node = node
@@ -85,23 +93,26 @@ class PeerGroup:
         url: str,
         members: Callable[[str], Iterable[str]] | None = None,
         everybody: Callable[[str], Iterable[str]] | None = None,
+        *,
+        hurried: bool = False,
     ) -> "PeerGroup":
         """The store behind ``evac://job`` or ``evac://host:port,host:port``.
 
         Args:
             members: Who they are, for ``evac://job``; those in ``EVAC_PEERS`` by default.
             everybody: See the class.
+            hurried: See the class.
 
         Raises:
             ConfigError: Malformed, or it holds what may not stand in a URL.
         """
         location = parse(url, options=OPTIONS)
         token_path(location)  # a malformed one is told now
+        made = partial(cls, location, node=socket.gethostname(), hurried=hurried)
         if location.bucket == JOB:
-            asked = members or _from_environment
-            return cls(location, asked, node=socket.gethostname(), everybody=everybody)
+            return made(members or _from_environment, everybody=everybody)
         named = tuple(location.bucket.split(","))
-        return cls(location, lambda _: named, node=socket.gethostname())
+        return made(lambda _: named)
 
     def __repr__(self) -> str:
         return f"PeerGroup({self.url!r})"
@@ -167,7 +178,9 @@ class PeerGroup:
         async def attempt(store: PeerStore) -> bool:
             return await store.create(key, data)
 
-        at, made = await self._first(key, order, attempt, sure=True)
+        if self._hurried:
+            order = self._away_last(order)
+        at, made = await self._first(key, order, attempt, sure=not self._hurried)
         if not made:
             return False
         if all(store.address == at for store in await self._holders(key)):
@@ -232,8 +245,10 @@ class PeerGroup:
 
     def order(self, key: str) -> tuple[str, ...]:
         """The peers for what this node puts under *key*, the first choice first; those away last."""
+        return self._away_last(self._ordered(key, self._members(key), whose=self._node))
+
+    def _away_last(self, order: Sequence[str]) -> tuple[str, ...]:
         now = self._clock()
-        order = self._ordered(key, self._members(key), whose=self._node)
         return tuple(sorted(order, key=lambda address: self._away.get(address, now) > now))
 
     def _ordered(self, key: str, addresses: Iterable[str], *, whose: str) -> Sequence[str]:
@@ -329,7 +344,9 @@ class PeerGroup:
             except StoreError as error:
                 if isinstance(error, StoreUnavailable):
                     self._leave_alone(address)
-                silent.append(error)
+                if self._hurried:
+                    self._gone[address] = self._clock() + AWAY_SECONDS
+                (gone if self._hurried else silent).append(error)
 
         async with TaskGroup() as tasks:
             for address in asked:
@@ -351,7 +368,8 @@ class PeerGroup:
         if address not in self._stores:
             there = self._location
             self._stores[address] = PeerStore(
-                Location(there.scheme, address, there.prefix, there.options)
+                Location(there.scheme, address, there.prefix, there.options),
+                looks=HURRIED if self._hurried else PATIENT,
             )
         return self._stores[address]
 

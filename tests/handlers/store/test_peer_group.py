@@ -2,23 +2,28 @@
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from evac.errors import StoreMissing, StoreRejected, StoreUnavailable
+from evac.commit import finish, put_body, put_manifest, verify
+from evac.errors import StoreError, StoreMissing, StoreRejected, StoreUnavailable
+from evac.generation import Generation
 from evac.store.location import parse
 from evac.store.peer import OPTIONS, PeerStore
 from evac.store.peer_group import PeerGroup
 from evacd.clock import SystemClock
 from evacd.peer import PeerServer, PeerSettings
+from tests.handlers.commit.made import METADATA_BYTES, body_of, manifest
 
 MIB = 1024 * 1024
 SETTINGS = PeerSettings("127.0.0.1", 0, b"", 256 * MIB, 3600.0, 16)
 BODY = "me/job/step-9.1/a.bin"
 MARK = "me/job/evac-job.json"
+GENERATION = Generation(1, 9)
 
 
 @contextmanager
@@ -43,10 +48,13 @@ def named(server: PeerServer) -> str:
 
 
 def group(
-    *members: str, node: str = "x", everybody: Callable[[str], list[str]] | None = None
+    *members: str,
+    node: str = "x",
+    everybody: Callable[[str], list[str]] | None = None,
+    hurried: bool = False,
 ) -> PeerGroup:
     location = parse(f"evac://{','.join(members)}", options=OPTIONS)
-    return PeerGroup(location, lambda _: members, node=node, everybody=everybody)
+    return PeerGroup(location, lambda _: members, node=node, everybody=everybody, hurried=hurried)
 
 
 def node_that_prefers(address: str, *members: str) -> str:
@@ -110,6 +118,53 @@ async def test_a_frozen_peer_does_not_use_up_the_notice() -> None:
 
         assert store.order(BODY) == (named(good), address)
         assert good.shown()["jobs"]
+
+
+@pytest.mark.parametrize("what", ["frozen", "of another token"])
+async def test_one_bad_peer_keeps_nobody_that_saves_from_committing(what: str) -> None:
+    """It would keep every node of its jobs from it, since a commit asks them all."""
+    with ExitStack() as ends:
+        good = named(ends.enter_context(running()))
+        other = ends.enter_context(running(replace(SETTINGS, token=b"another-token-16")))
+        bad = ends.enter_context(frozen()) if what == "frozen" else named(other)
+        members = (bad, good)
+        nodes = [node_that_prefers(address, *members) for address in members]
+        stores = [group(*members, node=node, hurried=True) for node in nodes]
+
+        async def save(store: PeerGroup, prefix: str) -> None:
+            made = manifest(GENERATION, 0, 1)
+            body = memoryview(body_of(0))
+            await put_body(store, prefix, GENERATION, made.files[0].name, body, rank=0)
+            await put_manifest(store, prefix, made, metadata=METADATA_BYTES)
+            assert await finish(store, prefix, GENERATION, METADATA_BYTES)
+
+        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+            for number, store in enumerate(stores):
+                tasks.create_task(save(store, f"me/job-{number}"))
+
+        # Whoever reads where all answer finds both whole.
+        reader = group(good)
+        for number in range(len(stores)):
+            assert await verify(reader, f"me/job-{number}", GENERATION) == ()
+
+
+async def test_where_no_peer_answers_who_saves_is_told_that_it_may_try_again() -> None:
+    with frozen() as address:
+        store = group(address, hurried=True)
+
+        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+            asked = [store.put(BODY, memoryview(b"x")), store.create(MARK, b"x"), store.list("me")]
+            failed = [tasks.create_task(failure(one)) for one in asked]
+
+    assert [type(one.result()) for one in failed] == [StoreUnavailable] * 3
+
+
+async def failure(work: Coroutine[Any, Any, object]) -> StoreError | None:
+    try:
+        await work
+    except StoreError as error:
+        return error
+    return None
 
 
 async def test_a_put_that_is_cut_off_on_a_frozen_peer_is_offered_to_another_first() -> None:
