@@ -94,14 +94,16 @@ class Gate:
         """The order has less time, or is surer: after a close has ended."""
         if isinstance(self._cordon, Following):
             self._amended = order
-            self._break_off(order)
+            self._break_off()
+            if self._emptied is not None:
+                self._emptied = self._told = replace(self._emptied, order=order)
             self._begin()
 
     def emptied(self, order: Order, *, kept: int, lost: int) -> None:
         """The flush is over, for now: once for each outcome, after a close has ended."""
         emptied = _Emptied(order, kept, lost)
         if isinstance(self._cordon, Following) and emptied != self._told:
-            self._break_off(order)
+            self._break_off()
             self._emptied = self._told = emptied
             self._begin()
 
@@ -130,10 +132,10 @@ class Gate:
             self._aside.cancel()
         self._begin()
 
-    def _break_off(self, order: Order) -> None:
+    def _break_off(self) -> None:
         """What is told of the flush's end may take until a deadline that is none any more."""
         if self._telling is not None and self._aside is not None:
-            self._emptied = self._told = replace(self._telling, order=order)
+            self._emptied = self._emptied or self._telling
             self._aside.cancel()
 
     def _later(self, wish: _Wish) -> None:
@@ -141,8 +143,7 @@ class Gate:
 
         def due() -> None:
             self._again = None
-            if self._telling is not None:
-                self._break_off(self._telling.order)
+            self._break_off()
             self._wish = wish
             self._begin()
 

@@ -80,9 +80,11 @@ async def test_an_amendment_is_told_after_the_close_and_before_the_end() -> None
         scene.gate.close(ONE)
         scene.gate.emptied(ONE, kept=1, lost=0)
         scene.gate.amend(replace(ONE, amendments=1))
-        scene.gate.amend(replace(ONE, amendments=2))
+        scene.gate.amend(replace(ONE, deadline=1005.0, amendments=2))
 
     assert [what for what, _ in follower.done] == ["close", "amended 2", "emptied 1/0"]
+    # By the deadline that holds by then.
+    assert follower.done[-1] == ("emptied 1/0", "one by 1005")
 
 
 async def test_an_amendment_does_not_wait_for_what_the_old_deadline_left_time_for() -> None:
