@@ -25,6 +25,8 @@ IDLE_SECONDS = 120.0
 # Bodies that one connection has in the making.
 MOST_PUTS = 16
 _OK = Answer(Status.OK)
+# What whoever holds the readers' token may ask for.
+_READS = frozenset({Verb.READ, Verb.LIST})
 
 
 class Stranger(Exception):
@@ -52,10 +54,11 @@ class Session:
         self._blocks = blocks
         self._leaving = leaving
         self._idle = idle
+        self._reads_only = False
         self._puts: set[int] = set()
 
     def shake_hands(self, token: bytes, *, room: bool) -> bool:
-        """Learn that the other end holds the token, and prove that we do; False where there is no room.
+        """Learn that the other end holds the token, or its readers', and prove that we do; False where there is no room.
 
         Raises:
             Stranger: It does not.
@@ -68,11 +71,14 @@ class Session:
         line.send(wire.welcome(wire.Door.OPEN if room else wire.Door.BUSY, ours))
         if not room:
             return False
-        both = wire.Secrets(token, theirs, ours)
         proof = line.receive(wire.PROOF, patience=HANDSHAKE_SECONDS)
+        both = wire.Secrets(token, theirs, ours)
         if not wire.same(proof, both.of_client):
-            line.send(wire.verdict(None), patience=HANDSHAKE_SECONDS)
-            raise Stranger
+            both = wire.Secrets(wire.reader_token(token), theirs, ours)
+            if not wire.same(proof, both.of_client):
+                line.send(wire.verdict(None), patience=HANDSHAKE_SECONDS)
+                raise Stranger
+            self._reads_only = True
         line.send(wire.verdict(both.of_server))
         line.seal(wire.Seal(both.session, b"s"), wire.Seal(both.session, b"c"))
         return True
@@ -99,6 +105,11 @@ class Session:
             self._holdings.abort(self._puts)
 
     def _do(self, request: Request) -> None:
+        if self._reads_only and request.verb not in _READS:
+            if request.verb is Verb.PART:
+                self._line.skip_chunks(min(request.nbytes, wire.PART))
+            self._answer(Answer(Status.REFUSED, text="this token opens for reading alone"))
+            return
         match request.verb:
             case Verb.BEGIN:
                 self._answer(self._begin(request))

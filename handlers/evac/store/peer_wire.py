@@ -152,6 +152,14 @@ def read_verdict(data: bytes) -> bytes | None:
     return None if refused else bytes(proof)
 
 
+def reader_token(token: bytes) -> bytes:
+    """What opens a peer for reading alone: as ``openssl dgst -sha256 -hmac TOKEN`` prints it.
+
+    Whoever has it cannot tell the other one from it. Of no token it is none.
+    """
+    return _hmac(token, b"evac peer reader").hex().encode() if token else b""
+
+
 class Secrets:
     """What both ends compute from the shared token and the two nonces of one connection.
 

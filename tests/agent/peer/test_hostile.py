@@ -55,13 +55,13 @@ def ended(plain: socket.socket) -> bool:
     return True
 
 
-def shaken(server: PeerServer) -> Line:
+def shaken(server: PeerServer, token: bytes = TOKEN) -> Line:
     """One that holds the token, and means ill."""
     line = Line(connect(server), lambda: False)
     ours = os.urandom(wire.NONCE)
     line.send(wire.hello(ours))
     _, theirs = wire.read_welcome(line.receive(wire.WELCOME_NBYTES))
-    both = wire.Secrets(TOKEN, ours, theirs)
+    both = wire.Secrets(token, ours, theirs)
     line.send(both.of_client)
     assert wire.read_verdict(line.receive(wire.VERDICT_NBYTES)) == both.of_server
     line.seal(wire.Seal(both.session, b"c"), wire.Seal(both.session, b"s"))
