@@ -27,6 +27,7 @@ class Slots:
 
     Attributes:
         held: What is being written, by number.
+        openings: See `Client.openings`.
         short: The connection was lost before all slots of the reservation had come.
     """
 
@@ -34,6 +35,7 @@ class Slots:
         self.changed = changed
         self.arrivals = Arrivals()
         self.short = False
+        self.openings = 0
         self._worker = Worker("evac-memory")
         self._ready: dict[int, SlotMemory] = {}
         # Of all slots of the reservation, to be handed back to a daemon that was restarted.
@@ -83,16 +85,12 @@ class Slots:
         with self.changed:
             if number not in self.held and self._returned.get(number, 0) <= asked:
                 self._spare.add(number)
+                self.openings += 1
 
     @property
     def news(self) -> int:
         """See `Arrivals`."""
         return self.arrivals.news
-
-    @property
-    def ready(self) -> int:
-        """How many can be written to, as far as this process is concerned."""
-        return len(self._ready)
 
     def arrives(self, seen: int, timeout: float) -> bool:
         """Wait at most *timeout* seconds for news of a slot that is on its way; whether there are.
@@ -192,6 +190,7 @@ class Slots:
             if self._current is reservation:
                 self._ready[memory.number] = memory
                 reservation.count += 1
+                self.openings += 1
                 self.changed.notify_all()
 
 

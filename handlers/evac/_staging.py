@@ -121,9 +121,9 @@ class Staging:
         self._begin_anew_if_short()
 
     @property
-    def ready(self) -> int:
-        """See `Client.slots_ready`."""
-        return self._slots.ready
+    def openings(self) -> int:
+        """See `Client.openings`."""
+        return self._slots.openings
 
     def stop(self) -> None:
         """No slot will come any more."""

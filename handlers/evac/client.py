@@ -162,9 +162,9 @@ class Client:
         return self._staging.refusals
 
     @property
-    def slots_ready(self) -> int:
-        """How many slots of the reservation are mapped by now; more may be on their way."""
-        return self._staging.ready
+    def openings(self) -> int:
+        """Counts up when an `acquire` that was in vain may succeed: a slot, or a grant, came late."""
+        return self._staging.openings
 
     @property
     def last_refusal(self) -> str:

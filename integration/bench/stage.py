@@ -71,7 +71,7 @@ class Slots:
             self._slots.append(slot)
 
     @property
-    def slots_ready(self) -> int:
+    def openings(self) -> int:
         """All of them have come."""
         return len(self._slots)
 

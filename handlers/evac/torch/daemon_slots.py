@@ -39,7 +39,7 @@ class DaemonSlots:
         self._interval = interval
         self._not_before = 0.0
         # When the last question was in vain.
-        self._ready = 0
+        self._openings = 0
 
     @property
     def prefix(self) -> str:
@@ -79,16 +79,16 @@ class DaemonSlots:
     def acquire(self) -> SlotMemory | None:
         """See `Slots.acquire`; None without asking where the last time was waited out in vain.
 
-        Until a slot has come since: each is waited for once, so that a reservation costs at
-        most 0.25 s a slot.
+        Until a slot or a grant has come since: each slot is waited for once, so that a reservation
+        costs at most 0.25 s a slot, and what was granted late is there without a question.
         """
-        began, ready = self._clock(), self._client.slots_ready
-        if began < self._not_before and ready == self._ready:
+        began, openings = self._clock(), self._client.openings
+        if began < self._not_before and openings == self._openings:
             return None
         slot = self._client.acquire(_ACQUIRE_SECONDS)
         now = self._clock()
         if slot is None and now - began >= _ACQUIRE_SECONDS:
-            self._not_before, self._ready = now + _PAUSE_SECONDS, ready
+            self._not_before, self._openings = now + _PAUSE_SECONDS, openings
         return slot
 
     def staged(self, slot: SlotMemory, header: Header) -> None:

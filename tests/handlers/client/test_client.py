@@ -198,8 +198,10 @@ def test_a_grant_that_comes_too_late_is_the_next_ones(daemon: Daemon, client: ev
     daemon.hold = {Acquire.type}
     assert client.acquire(timeout=0.01) is None
     assert "no answer to acquire" in client.last_refusal
+    before = client.openings
     daemon.answer_held()
     client.status(LIMIT)  # answered after the grant
+    assert client.openings == before + 1
     daemon.hold = {Acquire.type}  # it need not ask again
     assert client.acquire(LIMIT) is not None
     assert len(daemon.wait(Acquire)) == 1

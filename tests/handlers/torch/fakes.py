@@ -58,7 +58,7 @@ class FakeClient:
         self._free = list(self._slots)
 
     @property
-    def slots_ready(self) -> int:
+    def openings(self) -> int:
         return len(self._slots)
 
     def acquire(self, timeout: float) -> SlotMemory | None:

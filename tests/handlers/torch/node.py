@@ -14,7 +14,7 @@ from evacd.clock import SystemClock
 from evacd.flush.save import Saved, Saver
 from evacd.workloads import Board, BoardSettings, Happening, StagedOne
 
-LIMIT = 30.0
+LIMIT = 120.0
 
 
 class Node:

@@ -96,7 +96,7 @@ class Making(FakeClient):
         self.made = 1
 
     @property
-    def slots_ready(self) -> int:
+    def openings(self) -> int:
         return self.made
 
     def acquire(self, timeout: float = 0.25) -> SlotMemory | None:
