@@ -128,13 +128,14 @@ C. Cordon and drain
   58*  kured#955, #63                     not opened again after the reboot
       daemon/test_leaving.py::test_after_a_reboot_the_node_is_opened_and_no_drain_stands
       ../container/test_node_leaves.py::test_after_a_reboot_the_node_says_itself_that_it_was_ours
+      ../container/test_node_leaves.py::test_a_cancel_that_no_server_answers_opens_it_once_one_does
   60   NVSentinel#754                     two handlers fight over one node
       cordon/kubernetes/test_cordon.py::test_report_only_tells_and_touches_nothing
       cordon/kubernetes/test_cordon.py::test_another_handler_s_marks_are_named
   61*  karpenter-provider-aws#4028        the drain takes longer than there is
       plan/test_plan.py::test_no_step_in_time_ends_after_the_deadline_less_the_reserve
       cordon/kubernetes/test_cordon.py::test_a_budget_is_obeyed_and_told_within_the_time
-      cordon/test_following.py::test_an_amendment_does_not_wait_for_what_the_old_deadline_left_time_for
+      ../container/test_node_leaves.py::test_pods_go_last_as_their_budget_allows_and_a_shorter_deadline_waits_for_none
 
 D. Shutdown
 

@@ -3,8 +3,10 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
+from evacd.apart import apart
 from evacd.clock import Clock
 from evacd.notice.shutdown.bus import Broken, Bus, Reply, connected
 from evacd.notice.shutdown.logind import LOGIND, MANAGER, PATH
@@ -36,7 +38,7 @@ async def signs(
     seen = _Seen(Signs(node_shutting_down=node_shutting_down()))
 
     async def files() -> None:
-        text, nologin = await asyncio.to_thread(_read, run)
+        text, nologin = await apart(partial(_read, run))
         mode, at = parse_scheduled(text)
         left = None if at is None else at - clock.utc().timestamp()
         seen.signs = replace(

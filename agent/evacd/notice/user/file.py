@@ -5,14 +5,15 @@ aside and renames. Whoever can write it can empty this node, and whoever can rem
 that off: a file or folder in the wrong hands is not believed (`evacd.trust`).
 """
 
-import asyncio
 import os
 import random
 import stat
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
+from evacd.apart import apart
 from evacd.clock import Clock
 from evacd.facts import Probe, Unknown
 from evacd.notice.polled import Polled
@@ -68,7 +69,7 @@ class FileSource:
 
     async def _ask(self) -> tuple[Probe, ...]:
         try:
-            raw = await asyncio.to_thread(_read, self._path)
+            raw = await apart(partial(_read, self._path))
         except FileNotFoundError:
             raw = EMPTY
         except (OSError, ValueError) as error:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from evacd.facts import Confidence, Notice
 from evacd.notice.shutdown import Signs, second_sign, signs, sigterm_notice
 from evacd.notice.shutdown.sigterm import parse_scheduled
+from tests.agent.busy import no_thread_left
 from tests.agent.notice.hearing import MovedClock
 from tests.agent.notice.shutdown.logind import FakeLogind, FakeSystemd, PrivateBus
 
@@ -93,6 +94,16 @@ async def test_files_are_seen_without_a_bus(tmp_path: Path, clock: MovedClock) -
     seen = await signs(clock, run=tmp_path, address=f"unix:path={tmp_path}/none")
 
     assert seen == Signs(scheduled_mode="poweroff", scheduled_in_seconds=30.0, nologin=True)
+
+
+async def test_signs_are_seen_where_all_threads_are_busy(tmp_path: Path, clock: MovedClock) -> None:
+    """At a shutdown name services go first, and whoever waits for them holds a thread."""
+    (tmp_path / "nologin").touch()
+
+    async with no_thread_left():
+        seen = await signs(clock, run=tmp_path, address=f"unix:path={tmp_path}/none")
+
+    assert seen == Signs(nologin=True)
 
 
 async def test_nothing_to_see_is_no_sign(tmp_path: Path, clock: MovedClock) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from evacd.facts import Cancelled, Noticed, Quiet, Unknown
 from evacd.notice.user import FileSource
+from tests.agent.busy import no_thread_left
 from tests.agent.notice.hearing import MovedClock, watching
 from tests.agent.notice.user.conftest import document, entry
 
@@ -64,6 +65,13 @@ async def test_a_notice_is_heard_and_taken_back_with_its_file(
         "file", "block-7", "it is no longer in the document"
     )
     assert sum(isinstance(probe, Cancelled) for probe in hearing.told) == 1
+
+
+async def test_it_is_read_where_all_threads_are_busy(source: FileSource, path: Path) -> None:
+    put(path)
+
+    async with no_thread_left():
+        assert isinstance(await source.probe(), Noticed)
 
 
 async def test_its_name_is_what_it_was_given(path: Path, clock: MovedClock) -> None:
