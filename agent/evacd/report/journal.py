@@ -32,7 +32,7 @@ KEPT = 500
 # Events that wait for the disk at most; beyond, they are counted and dropped.
 MOST_WAITING = 20_000
 _STOP_SECONDS = 2.0
-_AGAIN_SECONDS = 1.0
+_AGAIN_SECONDS = 0.5
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ log = structlog.get_logger()
 # Of a few hundred bytes; more is not ours.
 _MOST_BYTES = 1 << 20
 _STOP_SECONDS = 2.0
-_AGAIN_SECONDS = 1.0
+_AGAIN_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
