@@ -243,6 +243,11 @@ class _Skipped:
         self._args = trainer.args
         self._counters = counters
 
+    @property
+    def unkept(self) -> str:
+        """See `evac.torch.worker_state.unkept`."""
+        return "the trainer starts new ones" if self._args.dataloader_num_workers else ""
+
     def state_dict(self) -> dict[str, int]:
         args = self._args
         ranks = args.world_size * args.gradient_accumulation_steps

@@ -10,23 +10,28 @@ not begun. Then the newest whole generation goes into them, and into the loops' 
 Lightning takes up as it does from a file of its own (lightning 2.6, `_Loop.load_state_dict`).
 """
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy
+from lightning.pytorch.utilities import CombinedLoader
 
 from evac.errors import ConfigError
 from evac.torch.checkpointer import Checkpointer
 from evac.torch.rank_state import Stateful, load_rng, read_rng
+from evac.torch.worker_state import keep, unkept
+
+log = logging.getLogger("evac")
 
 
 class EvacCallback(Callback):
     """Stages what a `Trainer` fits: module, optimizer, schedules, loops, callbacks, every rank's RNG.
 
-    A data loader with ``state_dict`` (torchdata's ``StatefulDataLoader``) goes on at the next batch;
-    of another one Lightning says that it does not. What draws random numbers in the main process while
+    A data loader with ``state_dict`` (torchdata's ``StatefulDataLoader``, or `evac.torch.Resumable`) goes on at
+    the next batch; of another one Lightning says that it does not. What draws random numbers in the main process while
     a batch is loaded draws others for the first batch after a resume.
 
     Args:
@@ -57,6 +62,8 @@ class EvacCallback(Callback):
             raise ConfigError("EvacCallback", f"strategy {name}", expected)
         if not trainer.optimizers:
             raise ConfigError("EvacCallback", "no optimizer", "one or more")
+        for one in _given(trainer):
+            keep(one)
         loops = _Loops(trainer)
         extra: dict[str, Stateful] = {"loops": loops, "callbacks": _Callbacks(trainer, self)}
         schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
@@ -80,6 +87,10 @@ class EvacCallback(Callback):
         """Where an epoch had ended, its loader is at its end: the next epoch begins here."""
         loop = trainer.fit_loop
         fetcher = loop._data_fetcher
+        loaders = fetcher.combined_loader.flattened if fetcher else []
+        if trainer.is_global_zero and (reasons := {unkept(one) for one in loaders} - {""}):
+            said = "; ".join(sorted(reasons))
+            log.warning("checkpoints hold no random numbers inside the loader's workers: %s", said)
         if self._rng is None or not loop.epoch_loop.batch_progress.is_last_batch or not fetcher:
             return
         if any(isinstance(one, Stateful) for one in fetcher.combined_loader.flattened):
@@ -117,6 +128,16 @@ class EvacCallback(Callback):
         if self._checkpointer is not None:
             self._checkpointer.__exit__(type(exception), exception, exception.__traceback__)
             self._checkpointer = None
+
+
+def _given(trainer: Trainer) -> Sequence[Any]:
+    """The loaders that `fit` was given, which have no workers yet; none where a hook makes them."""
+    source = trainer.fit_loop._data_source.instance
+    if source is None or isinstance(source, LightningModule | LightningDataModule):
+        return ()
+    whole = source if isinstance(source, CombinedLoader) else CombinedLoader(source)
+    flattened: Sequence[Any] = whole.flattened
+    return flattened
 
 
 class _Loops:

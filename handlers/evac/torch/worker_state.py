@@ -44,7 +44,14 @@ def keep(loader: Any) -> None:
 
 
 def unkept(loader: Any) -> str:
-    """Why a resume would not go on with its workers' random numbers; "" where it would, or they draw none."""
+    """Why a resume would not go on with its workers' random numbers; "" where it would, or they draw none.
+
+    Args:
+        loader: Of any kind; what stands for one that it does not show says so itself, as ``unkept``.
+    """
+    said = getattr(loader, "unkept", None)
+    if isinstance(said, str):
+        return said
     workers = getattr(loader, "num_workers", 0)
     if not isinstance(workers, int) or workers < 1:
         return ""

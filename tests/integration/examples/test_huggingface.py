@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -87,3 +88,13 @@ def test_a_step_of_another_size_is_told_in_samples(
     place(batch).load_state_dict(place(4).state_dict())
     assert said in caplog.text
     assert ("the trainer skips 7 steps" in caplog.text) is bool(said)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_the_trainers_workers_draw_is_named(workers: int) -> None:
+    pytest.importorskip("transformers")
+    from evac.torch.huggingface import _Counters, _Skipped
+    from evac.torch.worker_state import unkept
+
+    trainer: Any = SimpleNamespace(args=SimpleNamespace(dataloader_num_workers=workers), state=None)
+    assert unkept(_Skipped(trainer, _Counters())) == ("the trainer starts new ones" * bool(workers))

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from evac.errors import ConfigError
+from tests.handlers.torch.drawing import noise, seed
 from tests.handlers.torch.ranks import join
 from tests.handlers.torch.training import digest, wait_committed
 from tests.integration.examples.runs import end_here, proven, report
@@ -18,6 +19,14 @@ pytest.importorskip("lightning")
 EPOCHS, BATCHES, KILLED = 2, 6, 8
 # Of each batch: Lightning counts the steps of all optimizers.
 STEPS = 2
+
+
+class Augmented(torch.utils.data.TensorDataset):
+    """In the loader's workers."""
+
+    def __getitem__(self, place: int) -> tuple[torch.Tensor, ...]:
+        found = super().__getitem__(place)  # type: ignore[no-untyped-call] # torch has no types here
+        return tuple(one * noise() for one in found)
 
 
 def fit(rank: int, world: int, folder: str, kill_after: int) -> None:
@@ -68,9 +77,9 @@ def fit(rank: int, world: int, folder: str, kill_after: int) -> None:
     module = Module()
     data = torch.randn(4 * BATCHES, 8, generator=torch.Generator().manual_seed(rank))
     loader: Any = StatefulDataLoader(
-        torch.utils.data.TensorDataset(data), batch_size=4, shuffle=True
+        Augmented(data), batch_size=4, shuffle=True, num_workers=2, multiprocessing_context="fork"
     )
-    torch.manual_seed(rank)
+    seed(rank)
     trainer = Trainer(
         max_epochs=EPOCHS, accelerator="cpu", devices=world, strategy="ddp",
         default_root_dir=folder, logger=False, enable_checkpointing=False, barebones=False,
