@@ -32,9 +32,11 @@ SILENT = "the store's process hangs"
 CUT, CUT_NOTICE = "its network is cut", "its notice is cut off"
 CUT_HOST = "the store's network is cut"
 TEN, FIFTY = "ten times 3 -> 2 -> 3", "50 departures at random"
+SLOTS = "ten times, evacd and its slots"
 ROWS = (
     AGAIN, FIRST, SECOND, THIRD, HOST, HOST_KILLED, TWO, *KILLED.values(), FORMING, TWICE, CANCEL, OTHER_JOB,
     OTHER_BOOT, SHORT, TOLD, DEAD, SILENT, CUT, CUT_NOTICE, CUT_HOST, TEN, FIFTY,
+    SLOTS,
 )  # fmt: skip
 
 AGENTS = "test_agents.py"
@@ -106,6 +108,9 @@ def filled() -> Iterator[Named]:
         yield named((row, "(etcd)"), "test_nodes.py", f"{test}[in_etcd]")
     for test, row in _HOSTED.items():
         yield named((row, "(in a node)"), "test_nodes.py", test)
+    for kind in KINDS:
+        test = f"test_ten_times_leave_no_slot_no_file_no_thread_and_no_key[{kind}]"
+        yield named((SLOTS, kind), "test_slots.py", test)
     for test, row in _CUT.items():
         for kind in KINDS:
             yield named((row, kind), "test_partition.py", f"{test}[{kind}]")
