@@ -10,11 +10,12 @@ promotes them. Turned down: base64 inside each manifest, which writes them once 
 import hashlib
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from evac.commit.judge import CLAIM, State, pending_name, waits_for_metadata
 from evac.commit.reading import load, marker, survey
-from evac.errors import GenerationError, StoreMissing
+from evac.errors import GenerationError, StoreError, StoreMissing, StoreRejected
 from evac.generation import MARKER, METADATA, WEIGHTS, Generation, manifest_name
 from evac.manifest import FULL, Manifest
 from evac.store import Store
@@ -130,7 +131,9 @@ async def finish(
         if there is None:
             return False
         _same(folder, there, one)
-        await store.delete(pending)
+        # It is whole by now, be it that we may not delete there, or cannot now: that goes with the rest.
+        with suppress(StoreError):
+            await store.delete(pending)
     if kind == FULL:
         await _mark(store, prefix, generation)
     return True
@@ -189,7 +192,12 @@ async def _mark(store: Store, prefix: str, generation: Generation) -> None:
     if newest is not None and newest >= generation:
         return
     document = {"schema": 1, "newest": generation.directory}
-    await store.put(f"{prefix}/{MARKER}", memoryview(json.dumps(document).encode()))
+    try:
+        await store.put(f"{prefix}/{MARKER}", memoryview(json.dumps(document).encode()))
+    except StoreRejected:
+        # A store that lets nothing be replaced: the first one says enough.
+        if newest is None:
+            raise
 
 
 async def _get(store: Store, key: str) -> bytes | None:

@@ -9,13 +9,14 @@ from datetime import timedelta
 import pytest
 
 from evac.commit import verify
-from evac.errors import StoreUnavailable
+from evac.errors import StoreRejected, StoreUnavailable
 from evac.store.retry import Retry
 from tests.handlers.commit.made import PREFIX
 from tests.handlers.store.asking import failures
 from tests.handlers.store.cells import COLUMNS, ROWS, TESTS, filled
 from tests.handlers.store.faulty import KINDS, Place, fresh, place
 from tests.handlers.store.flushing import GENERATION, attempt, flush, whole
+from tests.handlers.store.test_faults import WORDS
 from tests.services.proxy import Fate, Rule
 
 Record = Callable[[str, object], None]
@@ -94,6 +95,24 @@ async def test_a_bit_that_flips_on_its_way_is_refused_or_found_and_named(
         assert found == ()
     else:
         assert ["the first at byte 0" in one.reason for one in found] == [True]
+
+
+async def test_where_we_may_not_delete_all_is_committed_and_counts(
+    there: Place, record_property: Record
+) -> None:
+    """As with the rights that writers of backups usually have; what is left over goes with the generation."""
+    record_property("faults", ("403", there.kind))
+    store = there.store(mark := fresh())
+    refused = 403, WORDS[there.kind][403]
+    # Azure's library deletes in batches, be it of one.
+    deleting = Rule(refused, within="comp=batch") if there.kind == "az" else Rule(refused, "DELETE")
+    there.between.rules.append(deleting)
+
+    await flush(store)
+
+    with pytest.raises(StoreRejected):
+        await store.delete("x")
+    assert await verify(there.store(mark, struck=False), PREFIX, GENERATION) == ()
 
 
 async def test_flushes_that_fail_leave_no_fd_and_no_thread_behind(

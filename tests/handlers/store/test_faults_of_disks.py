@@ -84,7 +84,10 @@ async def test_a_call_that_the_kernel_refuses_is_told_tears_nothing_and_heals(
             told = await flushes(disk / call, call, there[call], *how)
         assert len(told) == there[call] > 0, call
         for one in told:
-            assert (one["error"], str(one["reason"])[: len(reason)]) == (kind, reason), (call, one)
+            said = one["error"], str(one["reason"])[: len(reason)]
+            # What is only in the way of nothing by then costs no generation that is whole.
+            spared = call == "unlinkat" and one["was_whole"] and said == ("", "")
+            assert spared or said == (kind, reason), (call, one)
             assert one["opened"] == 0, (call, one)
             assert one["left"] == [] or call == "unlinkat", (call, one)
             assert one["again"] == "", (call, one)
