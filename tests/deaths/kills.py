@@ -99,13 +99,15 @@ class Chain:
     def end(self) -> None:
         """One more life, that nobody cuts short: everything is there, and nothing is left over."""
         machine = self.machine
-        for name in machine.asides():
-            os.utime(machine.store / name, (0, 0))
+        bare = [one for one in self._generations() if not any(one.iterdir())]
+        for one in (*bare, *(machine.store / name for name in machine.asides())):
+            os.utime(one, (0, 0))
         machine.start()
         worker = self._worker_of_life()
         assert worker.do("connect")["connected"]
         until("the newest is safe", lambda: self.machine.saved(self._step))
         until("nothing lies aside", lambda: not machine.asides())
+        until("no folder is left behind", lambda: not any(one.exists() for one in bare))
         # What nobody thinned out, whoever completes the next one does.
         if self._both:
             self._incarnation += 1
@@ -199,6 +201,9 @@ class Chain:
         # Until a service manager has read of it, nobody but these two has the memory.
         until("the fd store has its slots", stored)
         return not dead()
+
+    def _generations(self) -> list[Path]:
+        return list((self.machine.store / "root" / "job").glob("step-*"))
 
     def _manifests(self) -> int:
         return sum(name.endswith(".manifest.json") for name in self.machine.files())

@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from evac.generation import MARKER, Generation
 from evac.store import Owner, beneath
 
 _NAME = re.compile(r"\..+\.evac-tmp-[0-9a-f]{16}")
@@ -55,10 +56,44 @@ def remove_abandoned(folder: int, *, older_than: float) -> int:
         names = [entry.name for entry in entries if is_temporary(entry.name)]
     if not names:
         return 0
-    # The file system's clock may be another machine's: it is what a new file gets.
-    with temporary(folder, "clock", None) as (fd, _):
-        before = os.fstat(fd).st_mtime - older_than
+    before = _now(folder) - older_than
     return sum(_remove(folder, name, before) for name in names)
+
+
+def remove_bare(folder: int, *, older_than: float) -> None:
+    """Remove, of a job's folder, those of generations in which nothing is: whoever made or emptied one was killed.
+
+    Args:
+        older_than: Seconds since something was in it. Who is about to write there tries again.
+    """
+    with os.scandir(folder) as entries:
+        names = [entry.name for entry in entries]
+    bare = [name for name in names if Generation.parse(name) and _is_bare(folder, name)]
+    if MARKER not in names or not bare:
+        return
+    before = _now(folder) - older_than
+    for name in bare:
+        with suppress(OSError):  # gone, or something is in it by now
+            if os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime <= before:
+                os.rmdir(name, dir_fd=folder)
+
+
+def _now(folder: int) -> float:
+    """By the file system's clock, which may be another machine's: it is what a new file gets."""
+    with temporary(folder, "clock", None) as (fd, _):
+        return os.fstat(fd).st_mtime
+
+
+def _is_bare(folder: int, name: str) -> bool:
+    try:
+        fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
+    except OSError:  # gone, or no folder
+        return False
+    try:
+        with os.scandir(fd) as entries:
+            return next(entries, None) is None
+    finally:
+        os.close(fd)
 
 
 def _remove(folder: int, name: str, before: float) -> bool:

@@ -254,11 +254,12 @@ class LocalStore:
                     raise StoreRejected(prefix, reason)
 
     def _clean(self, older_than: float, stop: Event) -> int:
+        removed = 0
         with _translated("."):
-            return sum(
-                aside.remove_abandoned(folder, older_than=older_than)
-                for _, folder in self._walk((), stop)
-            )
+            for _, folder in self._walk((), stop):
+                removed += aside.remove_abandoned(folder, older_than=older_than)
+                aside.remove_bare(folder, older_than=older_than)
+        return removed
 
     def _walk(self, top: Sequence[str], stop: Event) -> Iterator[tuple[tuple[str, ...], int]]:
         """All folders from *top* down, each with its fd; nothing where there is none."""

@@ -174,6 +174,31 @@ async def test_a_killed_writer_leaves_no_key_and_what_it_left_is_cleaned(disk: P
     assert temporary_files(disk) == []
 
 
+async def test_folders_of_generations_in_which_nothing_is_are_cleaned_and_no_others(
+    disk: Path,
+) -> None:
+    store, job, other = LocalStore(str(disk)), disk / "u" / "job", disk / "other"
+    for folder in ("step-1.1", "step-2.1", "step-3.1", "mine"):
+        (job / folder).mkdir(parents=True)
+        (other / folder).mkdir(parents=True)
+    (job / "evac-job.json").write_bytes(b"{}")
+    (job / "step-2.1" / "__0.manifest.json").write_bytes(b"{}")
+    (job / "step-4.1").symlink_to(other / "step-1.1")
+
+    assert await store.clean(older_than=3600) == 0
+    assert len(list(job.iterdir())) == 6
+    assert await store.clean(older_than=-3600) == 0
+
+    # In other's there is nothing that says whose it is.
+    assert sorted(one.name for one in job.iterdir()) == [
+        "evac-job.json",
+        "mine",
+        "step-2.1",
+        "step-4.1",
+    ]
+    assert len(list(other.iterdir())) == 4
+
+
 async def test_cleaning_takes_nothing_but_our_temporary_files(disk: Path) -> None:
     store = LocalStore(str(disk))
     (disk / "a").mkdir()
