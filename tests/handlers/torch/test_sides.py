@@ -1,5 +1,7 @@
 """Whatever outgrows its place is staged all the same, at the end of its file, and read from there."""
 
+import subprocess
+import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -272,6 +274,22 @@ def test_what_is_exported_is_read_by_stock_dcp_load(
     assert digest(stock(blank(now), folder=tmp_path / "all")) == digest(now)
     weights = {"model": now["model"]}
     assert digest(stock(blank(weights), folder=tmp_path / "weights")) == digest(weights)
+
+
+def test_without_torch_nothing_is_exported_that_torch_would_refuse(
+    store: str, outgrown: tuple[Run, Checkpointer], tmp_path: Path
+) -> None:
+    program = (
+        "import sys; sys.modules['torch'] = None; "
+        "from evac.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    to = tmp_path / "all"
+    command = [sys.executable, "-c", program, "export", store, "--to", str(to)]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.returncode
+    assert "outgrown their places" in found.stderr
+    assert "evac[torch]" in found.stderr
+    assert not to.exists()
 
 
 def test_what_is_too_large_even_for_that_costs_the_step_and_is_named(
