@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from evac.errors import ConfigError, StoreError
-from evac.store import Store, is_durable, open_store
+from evac.store import Owner, Store, is_durable, open_store
 from evac.store.location import is_of_job
 from evacd.check import mounts
 from evacd.check.findings import Finding, Verdict
@@ -16,6 +16,8 @@ from evacd.config import without_secrets
 
 PROBE_NBYTES = 16 * 1024 * 1024
 NAME = "store"
+# A workload's files become its user's, which a file system may refuse: an NFS export with root_squash does.
+_SOMEBODY = Owner(uid=1, gid=1)
 
 
 async def check_store(url: str, *, durable_anyway: bool, seconds: float, clock: Clock) -> Finding:
@@ -26,7 +28,7 @@ async def check_store(url: str, *, durable_anyway: bool, seconds: float, clock: 
         return Finding(NAME, Verdict.OK, f"{shown}: {about}")
     try:
         async with asyncio.timeout_at(asyncio.get_running_loop().time() + seconds):
-            rates = await _exercise(open_store(url), clock)
+            rates = await _exercise(open_store(url, owner=_SOMEBODY), clock)
     except TimeoutError:
         return Finding(
             NAME,

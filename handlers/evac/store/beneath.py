@@ -45,9 +45,19 @@ def folder(
 
 
 def own(fd: int, owner: Owner | None) -> None:
-    """Hand what we created to *owner*; only root can, so nobody else tries."""
+    """Hand what we created to *owner*; only root can, so nobody else tries.
+
+    Raises:
+        OSError: The file system gives nothing away; the workload could not read what we saved for it.
+    """
     if owner is not None and os.geteuid() == 0:
-        os.fchown(fd, owner.uid, owner.gid)
+        try:
+            os.fchown(fd, owner.uid, owner.gid)
+        except OSError as error:
+            why = f"{error.strerror}: its files cannot be given to uid {owner.uid}"
+            if error.errno in (errno.EPERM, errno.EACCES):
+                why += " (an NFS export with root_squash?)"
+            raise OSError(error.errno, why) from error
 
 
 def _open_part(here: int, part: str, *, make: bool, owner: Owner | None) -> int:

@@ -1,6 +1,9 @@
 """Real directories: what works, what lies on the wrong disk, what cannot be written."""
 
 import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -75,3 +78,34 @@ async def test_a_store_too_slow_for_its_time_fails(tmp_path: Path) -> None:
 
     assert finding.verdict is Verdict.FAIL
     assert "took more than 0 s" in finding.detail
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("strace") is None, reason="needs root and strace"
+)
+def test_a_file_system_that_gives_no_file_to_its_user_is_found_before_the_day(
+    tmp_path: Path,
+) -> None:
+    """As root, over NFS with root_squash: the kernel refuses, here by strace's hand."""
+    program = (
+        "import asyncio, sys\n"
+        "from evacd.check.stores import check_store\n"
+        "from evacd.clock import SystemClock\n"
+        "found = check_store(sys.argv[1], durable_anyway=True, seconds=60, clock=SystemClock())\n"
+        "found = asyncio.run(found)\n"
+        "print(found.verdict.name, found.detail)\n"
+    )
+    strace = ["strace", "-f", "-qq", "--seccomp-bpf", "-o", "/dev/null", "-e", "trace=fchown"]
+    strace += ["-e", "inject=fchown:error=EPERM"]
+    done = subprocess.run(
+        [*strace, sys.executable, "-c", program, f"file://{tmp_path}/store"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    if "PTRACE" in done.stderr:
+        pytest.skip(f"cannot trace: {done.stderr.strip()}")
+
+    assert done.stdout.startswith("FAIL "), done.stdout + done.stderr
+    assert "its files cannot be given to uid 1 (an NFS export with root_squash?)" in done.stdout
