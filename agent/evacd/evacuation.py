@@ -38,6 +38,9 @@ from evacd.workloads import Board, Denied, Died, Dropped, Happening, Joined, Lef
 
 log = structlog.get_logger()
 
+# At a stop: the next daemon gives a turn that a job has asked for again, and thins out.
+_BESIDE_SECONDS = 5.0
+
 
 class Evacuation:
     """One node's evacuation, from the first probe to the report."""
@@ -298,14 +301,20 @@ class Evacuation:
         return all(isinstance(outcome, Kept) for outcome in self.flush.outcomes.values())
 
     async def settle(self) -> None:
-        """Wait until a running order has nothing left to do, on any seam."""
+        """Wait until a running order has nothing left to do, on any seam.
+
+        Of a job's own order, for what moves just now alone: the next daemon goes on with the rest.
+        """
         try:
-            if self.flush.order is not None or self.own.running:
+            if self.flush.order is not None:
                 await self.flush.settled.wait()
+            else:
+                await self.own.moved()
         finally:
             self._watch_no_more()
         if self._running:
-            await wait(self._running)
+            for task in (await wait(self._running, timeout=_BESIDE_SECONDS))[1]:
+                task.cancel()
         await self.leaving.settled()
         await self.written()
 
@@ -343,10 +352,9 @@ class Evacuation:
             self._run_beside(self._thin_out(self.flush.crowded.pop()))
         self.own.idle()
         outcomes = self.flush.outcomes
-        if self.flush.order is not None:
-            self.leaving.emptied(self.flush.order, outcomes.values())
         if self.flush.order is None:
             return
+        self.leaving.emptied(self.flush.order, outcomes.values())
         self.agreement.over(outcomes, self.flush.failures)
         if outcomes == self._reported:
             return
@@ -379,12 +387,8 @@ async def _guarded(work: Coroutine[Any, Any, None]) -> None:
 
 
 def _notice_facts(notice: Notice, window: float) -> dict[str, Any]:
-    return {
-        "source": notice.source,
-        "kind": notice.kind,
-        "confidence": notice.confidence.word,
-        "window_seconds": window,
-    }
+    facts = {"source": notice.source, "kind": notice.kind}
+    return {**facts, "confidence": notice.confidence.word, "window_seconds": window}
 
 
 def _order_facts(order: Order, window: float) -> dict[str, Any]:

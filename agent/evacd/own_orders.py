@@ -9,7 +9,8 @@ Its incident is its record as well, on the disk before whoever asked is answered
 again goes on with it. The job's processes may take a while to come back with their memory.
 """
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
@@ -28,6 +29,7 @@ log = structlog.get_logger()
 # every 15 seconds. Who hands back slot by slot has something whole first, and its newest a moment later.
 COME_BACK_SECONDS = 30.0
 _HAND_BACK_SECONDS = 2.0
+_LOOK_SECONDS = 0.05
 
 # Incidents that one user may open: so many at once, and one more every minute. The journal keeps
 # 500, and whoever filled it would push out the node's own.
@@ -39,6 +41,12 @@ class Moves(Protocol):
 
     order: Order | None
     outcomes: dict[str, Outcome]
+    settled: asyncio.Event
+
+    @property
+    def running(self) -> Collection[object]:
+        """What moves now."""
+        ...
 
     def rescue(self, unit: str, *, deadline: float | None = None) -> None:
         """Save one unit, by *deadline*; `ended` and `idle` are told what becomes of it."""
@@ -136,10 +144,12 @@ class OwnOrders:
         self._asked: dict[str, _Asked] = {}
         self._allowance: Allowance[int] = Allowance(BURST, EVERY_SECONDS)
 
-    @property
-    def running(self) -> bool:
-        """Whether any has not settled."""
-        return any(not one.settled for one in self._asked.values())
+    async def moved(self) -> None:
+        """Wait for what moves just now, where any has not settled: the next daemon goes on with the rest."""
+        while any(not one.settled for one in self._asked.values()):
+            if self._moves.settled.is_set() or not self._moves.running:
+                break
+            await asyncio.sleep(_LOOK_SECONDS)
 
     # --- what is asked -------------------------------------------------------------------
 
@@ -222,10 +232,11 @@ class OwnOrders:
 
     def _waits(self, one: _Asked, unit: str, since: float) -> bool:
         now = self._clock.monotonic()
+        if one.callers:
+            # Of a process without slots nobody knows whether it has ended meanwhile.
+            return now < since + COME_BACK_SECONDS and self._aboard.callers(unit) < one.callers
         if now >= max(one.order.deadline, since + COME_BACK_SECONDS):
             return False
-        if one.callers:
-            return self._aboard.callers(unit) < one.callers
         found = self._unit(unit)
         whole = found is not None and bool(found.candidates)
         return self._aboard.returning(unit) and not (whole and now >= since + _HAND_BACK_SECONDS)

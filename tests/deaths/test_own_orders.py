@@ -85,9 +85,9 @@ def out_of_reach(store: Path) -> Iterator[None]:
     away.rename(store)
 
 
-def asked(machine: Machine) -> str:
+def asked(machine: Machine, seconds: float = 60.0) -> str:
     """A wish that cannot be granted yet, of one who waits for no end of it; the order's id."""
-    answer = request(machine.socket, Save("job", 60.0), timeout=5.0)
+    answer = request(machine.socket, Save("job", seconds), timeout=5.0)
     assert isinstance(answer, Ordered)
     assert not left(machine)["settled"]
     return answer.order
@@ -117,6 +117,35 @@ def test_an_order_of_before_goes_on_though_nobody_asks_again(machines: Make, sto
     (one,) = incidents(machine)
     assert incident.summary(one).whole
     assert [event.name for event in one.events].count("order.given") == 2
+
+
+def test_no_stop_waits_for_a_store_that_is_out_of_reach(machines: Make) -> None:
+    machine = machines().start()
+    assert machine.worker().ready().do("stage", step=7) == {}
+    machine.knows("job", 7)
+    with out_of_reach(machine.store):
+        order = asked(machine, 3600.0)
+        machine.terminate()
+
+    machine.start()
+
+    assert (settled(machine)["order"], settled(machine)["state"]) == (order, "kept")
+
+
+@pytest.mark.skipif(not NIGHTLY, reason="five seconds of waiting: with EVAC_NIGHTLY=1")
+def test_nor_for_a_callback_that_hangs(machines: Make) -> None:
+    machine = machines().start()
+    worker = machine.worker(mode="callback", need_seconds=5.0, behave="hang")
+    assert worker.do("connect")["connected"]
+    order = asked(machine, 3600.0)
+    machine.terminate()
+
+    machine.start()
+
+    assert left(machine)["order"] == order
+    until("it has its turn", lambda: left(machine)["state"] == "moving")
+    worker.kill()
+    assert "its process died" in settled(machine)["reason"]
 
 
 def all_ended(machine: Machine) -> bool:
