@@ -3,7 +3,7 @@
 For each store a real evacd, three jobs that stage between drills, and `evac drill --flush` with a
 window of twice what the plan needs. The margin is what is left of that window, less the commit
 reserve; the rate behind the prediction is the one that evacd had measured or learned by then.
-``margin_off_at_first`` is that of the first drill of all, of which the start's probe is all that is known.
+``margin_off_in_30s_at_first`` is that of the first drill of all, before which the start's probe is all that is known.
 All but the disk are behind a link of a steady rate (`drilling.places`). --size counts the bytes of all jobs on
 the disk; the others get a tenth of that. Stores are in EVAC_BENCH_DIR (default: /var/tmp).
 """
@@ -30,7 +30,7 @@ RATIOS = [
     for window, figure in (
         ("in_30s", "margin_off_in_30s"),
         ("in_twice_the_need", "margin_off"),
-        ("at_first", "margin_off_at_first"),
+        ("at_first", "margin_off_in_30s_at_first"),
     )
 ]
 
@@ -58,10 +58,10 @@ def _rounds(
 ) -> Callable[[], Mapping[str, float]]:
     place = ends.enter_context(opens(folder / "store", size))
     node = Node(folder / "node", place, size, ends)
-    first = node.round()["margin_off"]
+    first = node.round()["margin_off_in_30s"]
 
     def round() -> Mapping[str, float]:
-        return {**node.round(), "margin_off_at_first": first}
+        return {**node.round(), "margin_off_in_30s_at_first": first}
 
     return round
 
