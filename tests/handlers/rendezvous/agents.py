@@ -205,6 +205,14 @@ class Job:
             int(e["world"]) for e in self.events() if (e["event"], e["node"]) == ("started", node)
         ]
 
+    def worker_is_dead(self, node: str) -> bool:
+        """Whether a node's worker has ended, be it that its agent has not seen that yet."""
+        pid = next(e["pid"] for e in reversed(self.events()) if e["node"] == node)
+        try:
+            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+        except FileNotFoundError:
+            return True
+
     def restarts(self, *, after: float = 0.0) -> int:
         """The most restarts that any agent has counted."""
         return max((e["restarts"] for e in self.events() if e["at"] >= after), default=0)

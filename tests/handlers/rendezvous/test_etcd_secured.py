@@ -2,6 +2,7 @@
 
 import http.server
 import logging
+import os
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from evac.rendezvous.etcd_access import NO_FILES, Access, EtcdFiles
 from evac.rendezvous.etcd_keys import EtcdKeys
 from evac.rendezvous.events import Depart, encode
 from evac.rendezvous.keys import Denied, Keys, Unreachable
+from tests.handlers.rendezvous.agents import Job, now
 from tests.handlers.rendezvous.nodes import HOST, Node, until, work_together
 from tests.services.etcd_secured import (
     PASSWORD,
@@ -54,8 +56,12 @@ def look(keys: Keys) -> list[bytes | None]:
     return keys.get(["a"])
 
 
-def opened(etcd: Secured, address: Address) -> EtcdKeys:
-    return EtcdKeys(address, Access(etcd.files))
+def depart(etcd: Secured, address: Address, node: str) -> None:
+    """What its evacd writes."""
+    with closing(EtcdKeys(address, Access(etcd.files))) as keys:
+        found = log.snapshot(keys)
+        assert found is not None
+        log.append(keys, found.at, encode(Depart("leaving", node, "boot", 1)))
 
 
 def once(address: Address, access: Access, act: Callable[[Keys], T]) -> T:
@@ -81,10 +87,7 @@ def test_agents_meet_over_tls_with_a_password_and_go_on_without_one_that_leaves(
     etcd.as_root("/v3/auth/disable")
     etcd.ask("/v3/auth/enable")
 
-    with closing(opened(etcd, address)) as keys:
-        found = log.snapshot(keys)
-        assert found is not None
-        log.append(keys, found.at, encode(Depart("leaving", "b", "boot", 1)))
+    depart(etcd, address, "b")
 
     until("two go on", work_together([nodes[0], nodes[2]]))
     assert nodes[1].join() == 0
@@ -93,6 +96,32 @@ def test_agents_meet_over_tls_with_a_password_and_go_on_without_one_that_leaves(
     assert [nodes[0].join(), nodes[2].join()] == ["finished", "finished"]
     assert etcd.keys(f"{address.prefix}/") == []
     assert PASSWORD not in caplog.text
+
+
+@pytest.mark.skipif(os.environ.get("EVAC_NIGHTLY") != "1", reason="EVAC_NIGHTLY=1 runs it")
+def test_torchrun_meets_over_tls_with_a_password(etcd: Secured, tmp_path: Path) -> None:
+    job = Job(tmp_path / "job", port=etcd.port, scheme=ETCD, conf=etcd.conf(), run="torchrun")
+    try:
+        for node in "abc":
+            job.start(node)
+        job.trains("abc")
+        before = now()
+        assert job.address() == etcd.address("torchrun")
+
+        depart(etcd, job.address(), "a")
+
+        job.trains("bc", after=before)
+        assert job.ended("a") == 0
+        before = now()
+        job.start("d", endpoint=f"https://{HOST}:{etcd.port}")
+        job.trains("bcd", after=before)
+        job.finish()
+        assert [job.ended(node) for node in "bcd"] == [0, 0, 0]
+        assert job.restarts() == 0
+        assert etcd.keys("evac/torchrun/") == []
+        assert all(PASSWORD not in job.log_of(node) for node in "abcd")
+    finally:
+        job.close()
 
 
 def wrong_password(etcd: Secured) -> EtcdFiles:
