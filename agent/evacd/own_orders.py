@@ -27,7 +27,7 @@ log = structlog.get_logger()
 
 # For so long at least, the processes of a job are waited for after a restart: each looks for its daemon
 # every 15 seconds. Who hands back slot by slot has something whole first, and its newest a moment later.
-COME_BACK_SECONDS = 30.0
+COME_BACK_SECONDS = 60.0
 _HAND_BACK_SECONDS = 2.0
 _LOOK_SECONDS = 0.05
 

@@ -21,6 +21,8 @@ from evac.wire import Ordered, Refuse, Save
 _PERIOD_SECONDS = 0.1
 # Longer than any grace period: what moves in overtime is followed until it ends.
 _LIMIT_SECONDS = 3600.0
+# As the daemon has it.
+_COME_BACK_SECONDS = 60.0
 _FORGOTTEN = "evacd knows nothing of it any more; see `evac report`"
 
 DESCRIPTION = """\
@@ -110,13 +112,19 @@ def _asked(
             return ask()
         except NotConnected as error:
             late = time.monotonic() > ends  # noqa: TID251 - a person waits in real time
-            # A daemon leaves its lock behind, until the next boot: here was one.
-            if late or not socket.with_name(f".{socket.name}.lock").exists():
+            if late or not may_come_back(error, socket):
                 raise
             if say is not None:
                 say(f"evac: waiting for evacd: {error.reason}")
                 say = None
             time.sleep(_PERIOD_SECONDS)
+
+
+def may_come_back(error: NotConnected, socket: Path) -> bool:
+    """Whether a daemon that cannot be asked may be on its way: here was one, and it kept nobody out."""
+    # It leaves its lock behind, until the next boot.
+    lock = socket.with_name(f".{socket.name}.lock")
+    return not isinstance(error.__cause__, PermissionError) and os.path.exists(lock)
 
 
 def wait(
@@ -139,6 +147,7 @@ def wait(
     began = time.monotonic()  # noqa: TID251 - a person waits in real time
     ends, patient = began + _LIMIT_SECONDS, began + within
     before = "waiting"
+    refused: float | None = None
     while True:
         try:
             found = [one for one in read()["leaving"] if one["order"] == ordered.order]
@@ -151,7 +160,9 @@ def wait(
             continue
         if isinstance(anew, str):
             # Its processes may be on their way back to a daemon that was started again.
-            if time.monotonic() <= patient:  # noqa: TID251
+            now = time.monotonic()  # noqa: TID251
+            refused = now if refused is None else refused
+            if now <= min(patient, refused + _COME_BACK_SECONDS):
                 time.sleep(_PERIOD_SECONDS)
                 continue
             return {"order": ordered.order, "unit": ordered.unit, "state": "lost", "reason": anew}

@@ -24,7 +24,7 @@ import evac
 from evac import incident
 from evac.admin import request
 from evac.wire import Accepted, Ordered, Save
-from tests.agent.daemon.nodes import until
+from tests.agent.daemon.nodes import LIMIT, until
 from tests.deaths.machine import Machine, Worker
 from tests.deaths.nursery import Nursery
 
@@ -43,7 +43,7 @@ Make = Callable[..., Machine]
 def leave(machine: Machine, *flags: str) -> "subprocess.Popen[str]":
     """As a preStop hook does."""
     return subprocess.Popen(
-        [sys.executable, "-m", "evac", "leave", "--json", "--within", "60", *flags],
+        [sys.executable, "-m", "evac", "leave", "--json", "--within", "3600", *flags],
         env={**os.environ, "EVAC_JOB": "job", "EVAC_SOCKET": str(machine.socket)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -53,7 +53,7 @@ def leave(machine: Machine, *flags: str) -> "subprocess.Popen[str]":
 
 def ended(process: "subprocess.Popen[str]") -> dict[str, Any]:
     """What it was told; it has to end well."""
-    out, err = process.communicate(timeout=60.0)
+    out, err = process.communicate(timeout=2 * LIMIT)
     assert process.returncode == 0, (out, err)
     told: dict[str, Any] = json.loads(out)
     return told
@@ -85,9 +85,9 @@ def out_of_reach(store: Path) -> Iterator[None]:
     away.rename(store)
 
 
-def asked(machine: Machine, seconds: float = 60.0) -> str:
+def asked(machine: Machine) -> str:
     """A wish that cannot be granted yet, of one who waits for no end of it; the order's id."""
-    answer = request(machine.socket, Save("job", seconds), timeout=5.0)
+    answer = request(machine.socket, Save("job", 3600.0), timeout=LIMIT)
     assert isinstance(answer, Ordered)
     assert not left(machine)["settled"]
     return answer.order
@@ -124,7 +124,7 @@ def test_no_stop_waits_for_a_store_that_is_out_of_reach(machines: Make) -> None:
     assert machine.worker().ready().do("stage", step=7) == {}
     machine.knows("job", 7)
     with out_of_reach(machine.store):
-        order = asked(machine, 3600.0)
+        order = asked(machine)
         machine.terminate()
 
     machine.start()
@@ -137,7 +137,7 @@ def test_nor_for_a_callback_that_hangs(machines: Make) -> None:
     machine = machines().start()
     worker = machine.worker(mode="callback", need_seconds=5.0, behave="hang")
     assert worker.do("connect")["connected"]
-    order = asked(machine, 3600.0)
+    order = asked(machine)
     machine.terminate()
 
     machine.start()
@@ -179,15 +179,15 @@ def test_a_turn_that_runs_is_told_of_less_time(machines: Make) -> None:
         @client.on_turn
         def flush(budget: evac.TurnBudget) -> int:
             began.put(budget)
-            return int(done.wait(60.0))
+            return int(done.wait(2 * LIMIT))
 
-        assert client.wait_connected(30.0)
+        assert client.wait_connected(LIMIT)
         for ask in (
-            lambda seconds: request(machine.socket, Save("job", seconds), timeout=5.0),
+            lambda seconds: request(machine.socket, Save("job", seconds), timeout=LIMIT),
             machine.drain,
         ):
             ask(3600.0)
-            budget = began.get(timeout=30.0)
+            budget = began.get(timeout=LIMIT)
             assert budget.seconds_left() > 900.0
             ask(600.0)
             until("it hears of it", lambda budget=budget: budget.seconds_left() <= 600.0)  # type: ignore[misc] # bound to this turn

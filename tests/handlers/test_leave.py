@@ -1,12 +1,13 @@
 """`evac leave` waits for what it asked for, over a restart of the daemon as well."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from evac.errors import NotConnected
-from evac.leave import wait
+from evac.leave import may_come_back, wait
 from evac.wire import Ordered
 
 
@@ -55,6 +56,23 @@ def test_one_that_is_not_ready_to_begin_anew_is_asked_until_it_is() -> None:
 
     assert found == told("o2", settled=True)
     assert answers == []
+
+
+def test_only_a_daemon_that_was_here_and_keeps_nobody_out_is_waited_for(tmp_path: Path) -> None:
+    socket = tmp_path / "evacd.sock"
+    gone = not_connected(FileNotFoundError())
+    assert not may_come_back(gone, socket)
+    (tmp_path / ".evacd.sock.lock").touch()
+    assert may_come_back(gone, socket)
+    assert may_come_back(not_connected(ConnectionRefusedError()), socket)
+    assert not may_come_back(not_connected(PermissionError()), socket)
+    assert not may_come_back(gone, tmp_path / "no folder" / "evacd.sock")
+
+
+def not_connected(cause: OSError) -> NotConnected:
+    error = NotConnected("/run/evac/evacd.sock", "it says so")
+    error.__cause__ = cause
+    return error
 
 
 def test_why_it_may_not_is_told_in_the_end() -> None:
