@@ -51,16 +51,18 @@ def unregistered(holder: Any, registered: Registered) -> list[str]:
 
 
 def _kind(one: Any) -> str:
-    if isinstance(one, torch.Generator):
+    # By its type: a proxy may do anything when it is asked for its class.
+    given = type(one)
+    if issubclass(given, torch.Generator):
         return "torch"
     # `SystemRandom` is one by its class, and has no state.
-    if isinstance(one, random.Random) and not isinstance(one, random.SystemRandom):
+    if issubclass(given, random.Random) and not issubclass(given, random.SystemRandom):
         return "python"
     # Who has a generator of numpy's has imported it.
     numpy = sys.modules.get("numpy")
-    if numpy is not None and isinstance(one, numpy.random.Generator):
+    if numpy is not None and issubclass(given, numpy.random.Generator):
         return "numpy"
-    if numpy is not None and isinstance(one, numpy.random.RandomState):
+    if numpy is not None and issubclass(given, numpy.random.RandomState):
         return "numpy, legacy"
     return ""
 

@@ -7,16 +7,21 @@ that order, and it can be dealt anew from there: rounded down, so that fewer sam
 than there are ranks come again and none is missed. Of any other loader nothing is known but that its ranks' places are of
 no use: it starts at its beginning, which repeats what was seen and misses nothing.
 
-The keys are those of torchdata's `StatefulDataLoader` (0.9-0.11), whose state is the only place they are in.
+The keys are those of torchdata's `StatefulDataLoader` (0.9-0.11), whose state is the only place they are in, and of
+`evac.torch.Resumable`, which begins with whole batches: a few samples more come again.
 Turned down: to refuse, which has a job that lost a node at night start over and over again; each rank's
 own place, which repeats or misses as much, and does not say so.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from torch.utils.data.distributed import DistributedSampler
+
+# What is in the state of a `Resumable`, as ``kind``; and in a dataset's, where its worker's numbers are.
+RESUMABLE: Final = "evac.torch.Resumable"
+NUMBERS: Final = "evac.numbers"
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,7 @@ def placed(state: Any, *, own: bool, was: Dealt, now: Dealt) -> tuple[Any, str]:
     if taken is not None and was.shares and now.shares and now.share is not None:
         total = taken * was.shares
         there = min(total // now.shares, now.share)
+        there -= there % _whole(state)
         again = max(total - there * now.shares, 0)
         return moved(state, there), (
             f"the data loader goes on at sample {total - again:,} of its epoch, which is dealt to "
@@ -76,6 +82,8 @@ def placed(state: Any, *, own: bool, was: Dealt, now: Dealt) -> tuple[Any, str]:
 
 def samples(state: Any) -> int | None:
     """How many of its share a rank has taken in this epoch; None where the state does not tell."""
+    if _is_resumable(state):
+        return state["taken"] * state["batch"] if state["batch"] else None
     main = _main(state)
     if main is None or state.get("_steps_since_snapshot", 0):
         return None
@@ -89,6 +97,9 @@ def moved(state: Any, taken: int) -> Any:
     Args:
         state: One that `samples` can tell.
     """
+    if _is_resumable(state):
+        batches = taken // state["batch"]
+        return {**state, "taken": batches, "begun": batches, "numbers": []}
     main = _main(state)
     assert main is not None
     sampler = dict(main["_sampler_iter_state"])
@@ -101,6 +112,40 @@ def moved(state: Any, taken: int) -> Any:
         return {**new, "_num_yielded": batches}
     snapshot = {**state["_snapshot"], "_main_snapshot": new, "_snapshot_step": batches}
     return {**state, "_snapshot": snapshot}
+
+
+def adopted(state: Any, seed: int) -> Any:
+    """The same place, for a rank that has not been there: its workers do not draw what another's do.
+
+    Args:
+        seed: Of its workers.
+    """
+    if _is_resumable(state):
+        return {**state, "began": None, "started": None, "numbers": []}
+    main = _main(state)
+    if main is None or "_snapshot" not in state:
+        return state
+    workers = {
+        name: {**one, "dataset_state": _without_numbers(one["dataset_state"])}
+        for name, one in state["_snapshot"]["_worker_snapshots"].items()
+    }
+    new = {"_main_snapshot": {**main, "_base_seed": seed}, "_worker_snapshots": workers}
+    return {**state, "_snapshot": {**state["_snapshot"], **new}}
+
+
+def _without_numbers(state: Any) -> Any:
+    if not isinstance(state, Mapping) or NUMBERS not in state:
+        return state
+    return {key: one for key, one in state.items() if key != NUMBERS}
+
+
+def _is_resumable(state: Any) -> bool:
+    return isinstance(state, Mapping) and state.get("kind") == RESUMABLE
+
+
+def _whole(state: Any) -> int:
+    """Of how many samples there are whole ones only."""
+    return int(state["batch"]) if _is_resumable(state) else 1
 
 
 def _main(state: Any) -> Mapping[str, Any] | None:

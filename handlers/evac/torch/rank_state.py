@@ -25,7 +25,7 @@ from evac.segment import aligned
 from evac.torch import generators
 from evac.torch.extra import Tensors, fill, lift, likenesses
 from evac.torch.generators import Registered
-from evac.torch.loader_place import Dealt, dealt, placed
+from evac.torch.loader_place import Dealt, adopted, dealt, placed
 from evac.torch.pace import History, Pace
 from evac.torch.progress import Progress
 
@@ -220,6 +220,9 @@ class RankObjects:
         if not self.elastic_loader:
             was = Dealt(document["world"], document.get("shares"))
             state, remark = placed(state, own=own, was=was, now=dealt(loader, world))
+            if not own:
+                seed = int(torch.empty((), dtype=torch.int64).random_())
+                state = adopted(state, seed)
         if state is not None:
             loader.load_state_dict(state)
         if remark and rank == 0:

@@ -47,6 +47,11 @@ class Remade:
         return self.workers > 0 and self._old.persistent_workers
 
     @property
+    def batch(self) -> int | None:
+        """Samples in a batch, where that is a number."""
+        return 1 if self._old.batch_sampler is None else self._old.batch_size
+
+    @property
     def ahead(self) -> int:
         """Batches that workers make ahead, at most."""
         return self.workers * (self._old.prefetch_factor or 0)
@@ -135,12 +140,13 @@ class Remade:
             "collate_fn": _Collate(old.collate_fn) if self._travels else old.collate_fn,
             "worker_init_fn": self._start if self._travels else old.worker_init_fn,
             "pin_memory": old.pin_memory,
-            "pin_memory_device": old.pin_memory_device,
             "timeout": old.timeout,
             "generator": old.generator,
             "persistent_workers": old.persistent_workers,
             "in_order": old.in_order,
         }
+        if old.pin_memory_device:  # which torch is about to give up
+            given["pin_memory_device"] = old.pin_memory_device
         if self.workers:
             given["multiprocessing_context"] = old.multiprocessing_context
             given["prefetch_factor"] = old.prefetch_factor

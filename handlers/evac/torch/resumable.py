@@ -22,6 +22,7 @@ from typing import Any, Generic, TypeVar
 
 from torch.utils.data import DataLoader, IterDataPipe, MapDataPipe
 
+from evac.torch.loader_place import RESUMABLE
 from evac.torch.remade import Remade
 from evac.torch.rounds import Rounds
 from evac.torch.worker_numbers import Numbers
@@ -29,7 +30,6 @@ from evac.torch.worker_numbers import Numbers
 log = logging.getLogger("evac")
 
 _T = TypeVar("_T")
-_KIND = "evac.torch.Resumable"
 # What a worker's numbers take, where none are known yet.
 _NBYTES = 12_000
 
@@ -81,7 +81,8 @@ class Resumable(Generic[_T]):
             return dict(self._loaded)
         if self._epoch is None or self._remade is None:
             return {}
-        return {**self._epoch.state(), "generators": self._remade.own()}
+        own = {"batch": self._remade.batch, "generators": self._remade.own()}
+        return {**self._epoch.state(), **own}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on there, with the next iterator.
@@ -89,7 +90,7 @@ class Resumable(Generic[_T]):
         Raises:
             ValueError: It is another loader's.
         """
-        if state and state.get("kind") != _KIND:
+        if state and state.get("kind") != RESUMABLE:
             raise ValueError(
                 f"Resumable: the state of another loader: {', '.join(map(str, state))}"
             )
@@ -167,7 +168,7 @@ class _Epoch:
             numbers = self.rounds.now if self.finished else self.rounds.began
         known = [sum(map(len, one.values())) for one in numbers if one is not None]
         return {
-            "kind": _KIND,
+            "kind": RESUMABLE,
             "workers": self._workers,
             "taken": self.taken,
             "begun": self.rounds.begun if self.rounds is not None else self.taken,
@@ -241,10 +242,11 @@ def _resumed(loader: Remade, state: Mapping[str, Any]) -> _Epoch:
         )
     taken = state["taken"]
     passed = state["begun"] if numbers else loader.round_of(taken)
-    with loader.as_at(state["began"]):
+    began = state["began"] or loader.numbers()
+    with loader.as_at(began):
         epoch = _Epoch(
             loader.begin(passed, numbers),
-            state["began"],
+            began,
             state["started"],
             loader.rounds(passed, numbers),
             workers=loader.workers,

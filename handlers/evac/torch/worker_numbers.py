@@ -46,12 +46,16 @@ class WorkerNumbers:
         rng = read_rng()
         numbers = {
             "python": pickle.dumps(rng["python"]),
-            "torch": rng["torch"].numpy().tobytes(),
+            "torch": _bytes(rng["torch"]),
         }
         if rng["numpy"] is not None:
             numbers["numpy"] = pickle.dumps(rng["numpy"])
         if self._holders:
-            numbers["own"] = pickle.dumps(generators.read(self._own()))
+            # A pickled tensor is another one each time.
+            own = generators.read(self._own()).items()
+            numbers["own"] = pickle.dumps(
+                {where: _bytes(one) if isinstance(one, torch.Tensor) else one for where, one in own}
+            )
         return numbers
 
     def put_back(self, numbers: Numbers) -> None:
@@ -60,12 +64,16 @@ class WorkerNumbers:
             {
                 "python": pickle.loads(numbers["python"]),
                 "numpy": pickle.loads(numbers["numpy"]) if "numpy" in numbers else None,
-                "torch": torch.frombuffer(bytearray(numbers["torch"]), dtype=torch.uint8),
+                "torch": _tensor(numbers["torch"]),
                 "cuda": [],
             }
         )
         if "own" in numbers:
-            generators.put_back(self._own(), pickle.loads(numbers["own"]))
+            own = pickle.loads(numbers["own"]).items()
+            generators.put_back(
+                self._own(),
+                {where: _tensor(one) if isinstance(one, bytes) else one for where, one in own},
+            )
 
     def _own(self) -> dict[str, Any]:
         # By the attribute, each time: a dataset may put another generator there.
@@ -78,6 +86,14 @@ def changed(numbers: Numbers, since: Numbers) -> Numbers:
     return {kind: one for kind, one in numbers.items() if since.get(kind) != one}
 
 
+def _bytes(state: torch.Tensor) -> bytes:
+    return state.numpy().tobytes()
+
+
+def _tensor(state: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(state), dtype=torch.uint8)
+
+
 def _held(dataset: Any) -> Iterator[tuple[str, Any]]:
     """What has attributes, and where it is: the dataset, and what it holds."""
     left: deque[tuple[str, Any, int]] = deque([("dataset", dataset, 0)])
@@ -88,18 +104,23 @@ def _held(dataset: Any) -> Iterator[tuple[str, Any]]:
         if not parts or id(one) in seen:
             continue
         seen.add(id(one))
-        if not isinstance(one, dict | list | tuple):
+        if not issubclass(type(one), dict | list | tuple):
             yield where, one
         if deep < _DEEP:
             left += [(f"{where}.{name}", part, deep + 1) for name, part in parts.items()]
 
 
 def _parts(one: Any) -> Mapping[Any, Any]:
-    if isinstance(one, type | torch.Tensor):
+    # By its type, and without asking it: a proxy may do anything.
+    kind = type(one)
+    if issubclass(kind, type | torch.Tensor):
         return {}
-    if isinstance(one, list | tuple):
+    if issubclass(kind, list | tuple):
         return dict(enumerate(one)) if len(one) <= _LONGEST else {}
-    if isinstance(one, dict):
+    if issubclass(kind, dict):
         return one if len(one) <= _LONGEST else {}
-    found = getattr(one, "__dict__", None)
-    return found if isinstance(found, dict) else {}
+    try:
+        found: dict[Any, Any] = object.__getattribute__(one, "__dict__")
+    except AttributeError:
+        return {}
+    return found

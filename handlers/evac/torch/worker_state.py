@@ -23,11 +23,11 @@ from torch.utils.data import (
     get_worker_info,
 )
 
+from evac.torch.loader_place import NUMBERS
 from evac.torch.rank_state import Stateful
 from evac.torch.resumable import Resumable
 from evac.torch.worker_numbers import Numbers, WorkerNumbers
 
-_NUMBERS = "evac.numbers"
 _OWN = "dataset"
 
 
@@ -141,13 +141,13 @@ class _Keeper:
         loaded, self._loaded = self._loaded, None
         if loaded is not None:
             self._numbers.put_back(loaded)
-        return {**state, _NUMBERS: dict(self._numbers.read())}
+        return {**state, NUMBERS: dict(self._numbers.read())}
 
     def load_state_dict(self, state: Any) -> None:
         own = state
-        if isinstance(state, dict) and _NUMBERS in state:
+        if isinstance(state, dict) and NUMBERS in state:
             own = state.get(_OWN)
-            self._loaded = state[_NUMBERS]
+            self._loaded = state[NUMBERS]
             # Where this draws, as the first time.
             self._numbers.put_back(self._loaded)
         if self._own is not None and own is not None:

@@ -10,15 +10,16 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as some
-from torch.utils.data import Dataset, SequentialSampler
+from torch.utils.data import DataLoader, Dataset, SequentialSampler
 from torch.utils.data.distributed import DistributedSampler
 from torchdata.stateful_dataloader import StatefulDataLoader
 from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
 
-from evac.torch import Checkpointer
-from evac.torch.loader_place import Dealt, dealt, placed, samples
+from evac.torch import Checkpointer, Resumable, worker_state
+from evac.torch.loader_place import Dealt, adopted, dealt, placed, samples
 from evac.torch.rank_state import RankObjects
 from tests.handlers.torch import ranks
+from tests.handlers.torch.drawing import Noisy, end, seed
 from tests.handlers.torch.training import wait_committed
 
 # torchdata calls what torch has deprecated.
@@ -37,15 +38,23 @@ class Numbers(Dataset[int]):
 
 
 def loader_of(
-    world: int, rank: int, size: int = 48, *, stateful: bool = False, **settings: Any
-) -> StatefulDataLoader[int]:
+    world: int,
+    rank: int,
+    size: int = 48,
+    *,
+    stateful: bool = False,
+    resumable: bool = False,
+    **settings: Any,
+) -> Any:
     kind = StatefulDistributedSampler if stateful else DistributedSampler
     data = Numbers(size)
     sampler: DistributedSampler[int] = kind(data, num_replicas=world, rank=rank, seed=3)
+    if resumable:
+        return Resumable(DataLoader(data, batch_size=2, sampler=sampler, **settings))
     return StatefulDataLoader(data, batch_size=2, sampler=sampler, **settings)
 
 
-def taken(loader: StatefulDataLoader[int], batches: int | None = None) -> list[int]:
+def taken(loader: Any, batches: int | None = None) -> list[int]:
     """What so many batches hold, or all the rest."""
     found: list[int] = []
     for number, batch in enumerate(loader):
@@ -73,6 +82,10 @@ def document_of(loader: Any, world: int) -> dict[str, Any]:
         ({}, 1, 2, 0),
         ({}, 4, 3, 2),  # 20 were seen: 18 are as many for each of 3
         ({"stateful": True}, 2, 3, 1),
+        ({"resumable": True}, 2, 1, 0),
+        ({"resumable": True}, 1, 2, 0),
+        ({"resumable": True}, 2, 3, 4),  # whole batches: 16 were seen, 12 are two for each of 3
+        ({"resumable": True, "num_workers": 2, "multiprocessing_context": "fork"}, 2, 1, 0),
         ({"num_workers": 2, "multiprocessing_context": "fork"}, 2, 1, 0),
         ({"num_workers": 2, "multiprocessing_context": "fork", "stateful": True}, 2, 4, 0),
     ],
@@ -148,6 +161,33 @@ def test_none_is_missed_and_fewer_come_again_than_there_are_ranks(
     # What fills up the last round of an epoch comes twice in any world.
     filled = was * len(before[0]) - size + now * share - size
     assert len([one for one in rest if one in seen]) < now + filled
+
+
+@pytest.mark.parametrize("resumable", [True, False])
+def test_a_rank_that_is_new_draws_what_no_other_rank_does(resumable: bool) -> None:
+    """In its loader's workers, where the place is another rank's."""
+
+    def drawn(state: Any = None) -> tuple[list[float], Any]:
+        kind: Any = DataLoader if resumable else StatefulDataLoader
+        loader = kind(Noisy(8), batch_size=2, num_workers=1, multiprocessing_context="fork")
+        loader = Resumable(loader) if resumable else loader
+        worker_state.keep(loader)
+        if state is not None:
+            loader.load_state_dict(state)
+        batches = iter(loader)
+        found = [float(one) for one in next(batches)[:, 1]]
+        state = loader.state_dict()
+        end(loader)
+        return found, state
+
+    seed(1)
+    _, state = drawn()
+    seed(2)
+    same, _ = drawn(state)
+    seed(2)
+    new, _ = drawn(adopted(state, 5))
+    assert len(set(same) & set(new)) == 0
+    assert len(same) == len(new) == 2
 
 
 class Plain:
