@@ -38,5 +38,5 @@ def test_a_certain_notice_closes_the_cordon_while_the_flush_still_runs(
     assert names[:2] == ["notice.seen", "order.given"]
     assert "report.written" not in names[: names.index("cordon.closed")]
     assert "flush.lost" not in names[: names.index("cordon.closed")]
-    # Within a second, told on the journal's own clock; the command's time is not ours.
-    assert closed.at - closed.data["seconds"] < 1.0
+    # Before the flush could be over, told on the journal's own clock; the command's time is not ours.
+    assert closed.at - closed.data["seconds"] < 8.0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from evac.wire import Accepted, Refuse
-from tests.agent.daemon.nodes import WINDOW, Node, node_at, until
+from tests.agent.daemon.nodes import LIMIT, WINDOW, Node, node_at, until
 
 MEBI = 1 << 20
 
@@ -150,20 +150,31 @@ def test_a_second_drain_only_shortens_the_deadline(node: Node) -> None:
 
 
 @pytest.mark.parametrize(
-    ("behave", "kept", "reason"),
-    [("save", True, None), ("fail", False, "the index is broken"), ("hang", False, "")],
+    ("behave", "need", "window", "kept", "reason"),
+    [
+        # An answer that is late counts for nothing, so who answers has all the time that it may take.
+        ("save", LIMIT, WINDOW, True, None),
+        ("fail", LIMIT, WINDOW, False, "the index is broken"),
+        ("hang", 0.5, 3.0, False, ""),
+    ],
 )
 def test_a_callback_workload_gets_its_turn_and_its_time(
-    node: Node, tmp_path: Path, behave: str, kept: bool, reason: str | None
+    node: Node,
+    tmp_path: Path,
+    behave: str,
+    need: float,
+    window: float,
+    kept: bool,
+    reason: str | None,
 ) -> None:
     node.start("--plan-commit-reserve-seconds", "0")
     workload = node.workload(
-        "index", mode="callback", need_seconds=0.5, behave=behave, file=str(tmp_path / "index.bin")
+        "index", mode="callback", need_seconds=need, behave=behave, file=str(tmp_path / "index.bin")
     )
     workload.do("connect")
     after = node.staged(5, job="after", priority=-1)
 
-    node.drain(3.0)
+    node.drain(window)
     outcomes = {unit.split("/")[1]: one for unit, one in node.settled().items()}
 
     assert outcomes["index"]["kept"] is kept

@@ -236,10 +236,10 @@ async def test_what_a_workload_corrupts_after_staging_is_not_taken_as_whole(node
 
 
 async def test_a_daemon_killed_in_mid_flush_leaves_nothing_that_looks_whole(node: Node) -> None:
-    node.start()
-    node.staged(5, nbytes=768 * MEBI)
+    # So slow that it is in the middle for as long as this test needs to look there.
+    node.start("--quiet", "--quiet-bytes-per-second", "256KiB")
+    node.staged(5, nbytes=64 * MEBI)
     prefix = prefix_of(node)
-    node.drain()
     until("the flush writes", lambda: any(".evac-tmp-" in name for name in node.files()))
     node.kill()
 

@@ -27,7 +27,8 @@ from evac.rendezvous.torch_keys import TorchKeys, connect
 HOST = "127.0.0.1"
 # What agents wait in for each other at the end of a job.
 _BARRIER = api._TERMINAL_STATE_SYNC_ID  # pyright: ignore[reportPrivateUsage]
-PATIENCE_SECONDS = 60.0
+# Longer than the backend itself is patient with anything: a round that is not confirmed, say.
+PATIENCE_SECONDS = 150.0
 
 
 @dataclass(frozen=True)
