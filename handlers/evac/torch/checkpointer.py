@@ -65,12 +65,12 @@ class Checkpointer:
     stage, so stage after a step, not before.
 
     Args:
-        loader: torchdata's `StatefulDataLoader` goes on to the bit as it stands: what its start after
-            a restore draws from the global random numbers is given back. What its workers draw
-            from theirs starts anew, for it does not keep them. A loader of another kind is to draw
-            nothing when it starts; else a warning names it. In a world of another size it is dealt
-            anew where its sampler is a `DistributedSampler`, and else starts at its epoch's begin;
-            a warning says how many samples come again.
+        loader: torchdata's `StatefulDataLoader` goes on to the bit as it stands, and torch's own as
+            `evac.torch.Resumable`: with what their workers draw, and what a start after a restore
+            draws is given back. A loader of another kind is to draw nothing when it starts; else a
+            warning names it. In a world of another size it is dealt anew where its sampler is a
+            `DistributedSampler`, and else starts at its epoch's begin; a warning says how many
+            samples come again.
         elastic_loader: Its state is the place of the job, and not of a rank: loaded as it is in a world
             of any size, rank 0's where a rank had none.
         extra: More objects with ``state_dict`` and ``load_state_dict``: a GradScaler, a sampler...
