@@ -13,7 +13,7 @@ from pathlib import Path
 
 HOST = "127.0.0.1"
 # A machine that runs everything else at the same time is slow to start things.
-PATIENCE_SECONDS = 90.0
+PATIENCE_SECONDS = 180.0
 
 
 class Unavailable(Exception):

@@ -12,7 +12,7 @@ from evacd.facts import Probe
 from evacd.notice import Source
 
 # Generous: it only ends a test that would otherwise hang.
-LIMIT = 20.0
+LIMIT = 60.0
 
 
 @dataclass

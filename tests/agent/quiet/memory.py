@@ -22,7 +22,7 @@ from evacd.workloads.memory import Region, build
 
 MIB = 1024 * 1024
 CLOCK = SystemClock()
-LIMIT = 30.0
+LIMIT = 60.0
 
 
 class Aboard:

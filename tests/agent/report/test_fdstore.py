@@ -6,7 +6,7 @@ from pathlib import Path
 
 from evacd.report.fdstore import SystemdFds
 
-LIMIT = 20.0
+LIMIT = 60.0
 
 
 def test_what_could_not_be_sent_is_sent_later_and_in_order(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ from evacd.workloads import Board, BoardSettings, Happening, Keeper
 from evacd.workloads.places import Prepare
 
 # Generous: nothing here waits for it unless something is broken.
-LIMIT = 30.0
+LIMIT = 60.0
 MIB = 1024 * 1024
 M = TypeVar("M", bound=Message)
 

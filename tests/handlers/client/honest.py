@@ -45,7 +45,7 @@ from evac.wire import (
     encode,
 )
 
-LIMIT = 20.0
+LIMIT = 60.0
 SIZE_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 _M = TypeVar("_M", bound=Message)

@@ -28,7 +28,7 @@ def start(world: int, act: Any, *args: Any) -> list[BaseProcess]:
 
 def ended_well(jobs: list[BaseProcess]) -> bool:
     for job in jobs:
-        job.join(60)
+        job.join(180)
     return [job.exitcode for job in jobs] == [0] * len(jobs)
 
 

@@ -39,7 +39,7 @@ from tests.handlers.torch.ranks import process
 
 # More than an epoch of the loader's; killed in the first, and resumed into the second.
 STEPS, KEPT = 9, 4
-LIMIT = 90.0
+LIMIT = 180.0
 NIGHTLY = pytest.mark.skipif(
     os.environ.get("EVAC_NIGHTLY") != "1", reason="takes a minute: EVAC_NIGHTLY=1 runs it"
 )

@@ -21,7 +21,7 @@ def train(folder: Path, *, world: int, store: str, kill_after: int = 0) -> list[
         for rank in range(world)
     ]
     for rank in ranks:
-        rank.join(60)
+        rank.join(180)
     assert [rank.exitcode for rank in ranks] == [-signal.SIGKILL if kill_after else 0] * world
     return [] if kill_after else [json.loads((folder / str(r)).read_text()) for r in range(world)]
 
