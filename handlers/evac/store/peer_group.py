@@ -184,6 +184,7 @@ class PeerGroup:
         if not made:
             return False
         if all(store.address == at for store in await self._holders(key)):
+            self._remember(key, at)  # a put may go elsewhere, and takes it away then
             return True
         await self._store(at).delete(key)
         return False
@@ -211,14 +212,19 @@ class PeerGroup:
         """
         if prefix:
             split(prefix)
-        said, silent = await self._all(f"{prefix}/" if prefix else "", lambda s: s.aged(prefix))
+
+        async def ask(store: PeerStore) -> Sequence[tuple[float, Entry]]:
+            entries = await store.aged(prefix)
+            return [(self._came(age), entry) for entry, age in entries]
+
+        said, silent = await self._all(f"{prefix}/" if prefix else "", ask)
         if silent is not None:
             raise silent
-        newest: dict[str, tuple[int, Entry]] = {}
+        newest: dict[str, tuple[float, Entry]] = {}
         for _, entries in said:
-            for entry, age in entries:
-                if entry.key not in newest or age < newest[entry.key][0]:
-                    newest[entry.key] = age, entry
+            for came, entry in entries:
+                if entry.key not in newest or came > newest[entry.key][0]:
+                    newest[entry.key] = came, entry
         return [newest[key][1] for key in sorted(newest)]
 
     async def delete(self, key: str) -> None:
@@ -311,11 +317,25 @@ class PeerGroup:
 
     async def _holders(self, key: str) -> Sequence[PeerStore]:
         """Who has it, the newest copy first; none where surely nobody has."""
-        said, silent = await self._all(key, lambda store: _age(store, key))
-        found = [(age, store.address) for store, age in said if age is not None]
+
+        async def ask(store: PeerStore) -> float | None:
+            try:
+                return self._came(await store.age(key))
+            except StoreMissing:
+                return None
+
+        said, silent = await self._all(key, ask)
+        found = [(came, store.address) for store, came in said if came is not None]
         if not found and silent is not None:
             raise silent
-        return [self._store(address) for _, address in sorted(found)]
+        return [self._store(address) for _, address in sorted(found, reverse=True)]
+
+    def _came(self, age: int) -> float:
+        """When what is *age* milliseconds old by an answer that has just come was put there, on our clock.
+
+        One that is slow to answer tells a greater age by that: only points in time can be compared.
+        """
+        return self._clock() - age / 1000
 
     async def _all(
         self, key: str, work: Callable[[PeerStore], Awaitable[T]]
@@ -372,13 +392,6 @@ class PeerGroup:
                 looks=HURRIED if self._hurried else PATIENT,
             )
         return self._stores[address]
-
-
-async def _age(store: PeerStore, key: str) -> int | None:
-    try:
-        return await store.age(key)
-    except StoreMissing:
-        return None
 
 
 def _from_environment(_: str) -> Sequence[str]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -18,6 +19,7 @@ from evac.store.peer_group import PeerGroup
 from evacd.clock import SystemClock
 from evacd.peer import PeerServer, PeerSettings
 from tests.handlers.commit.made import METADATA_BYTES, body_of, manifest
+from tests.services.relay import relay
 
 MIB = 1024 * 1024
 SETTINGS = PeerSettings("127.0.0.1", 0, b"", 256 * MIB, 3600.0, 16)
@@ -222,6 +224,37 @@ async def test_the_copy_that_came_last_counts_and_none_comes_back() -> None:
         for store in (first, second):
             with pytest.raises(StoreMissing):
                 await store.get(MARK)
+
+
+async def test_the_copy_that_came_last_counts_however_late_its_holder_answers() -> None:
+    with ExitStack() as ends:
+        first, last = (ends.enter_context(running()) for _ in range(2))
+        # Whoever asks by this way is heard half a second later.
+        way = ends.enter_context(relay(last.port, pace=lambda _: time.sleep(0.5)))
+        old = PeerStore.from_url(f"evac://{named(first)}")
+        await old.put(BODY, memoryview(b"old"))
+        async with asyncio.timeout(60):
+            while await old.age(BODY) < 100:  # it tells milliseconds
+                pass
+        await PeerStore.from_url(f"evac://{named(last)}").put(BODY, memoryview(b"newer"))
+        store = group(named(first), f"127.0.0.1:{way.port}")
+
+        assert [one.nbytes for one in await store.list("me")] == [len(b"newer")]
+        assert await store.get(BODY) == b"newer"
+
+
+async def test_what_was_created_is_taken_away_by_the_put_that_goes_elsewhere() -> None:
+    with running() as one, running() as other:
+        members = (named(one), named(other))
+        made_at = group(*members)._ordered(BODY, members, whose="")[0]
+        elsewhere = next(address for address in members if address != made_at)
+        store = group(*members, node=node_that_prefers(elsewhere, *members))
+
+        assert await store.create(BODY, b"made")
+        await store.put(BODY, memoryview(b"put"))
+
+        assert await PeerStore.from_url(f"evac://{made_at}").list("me") == []
+        assert await store.get(BODY) == b"put"
 
 
 async def test_another_holder_is_asked_where_the_first_fails() -> None:
