@@ -142,7 +142,9 @@ class Follower:
         """Let go, once all that was said is written or *seconds* are over."""
         view = self.view
         with view.changed:
-            view.changed.wait_for(lambda: not view.outbox or not self.connected, seconds)
+            view.changed.wait_for(
+                lambda: not view.outbox or not self.connected or bool(self.denied), seconds
+            )
             said = not view.outbox
             view.ended = True
             view.changed.notify_all()

@@ -4,6 +4,7 @@ import base64
 import json
 from contextlib import closing
 from threading import Event, Thread
+from typing import Any
 
 import pytest
 
@@ -23,8 +24,9 @@ def job(in_etcd: Address, run: str) -> Address:
 
 
 def test_the_keys_of_a_job_that_died_go_by_themselves(in_etcd: Address) -> None:
+    """... and those of one that lives are good for as long as at first, each time that it says so."""
     names = [log.SNAPSHOT, log.entry(0), log.beat("a")]
-    lives = EtcdKeys(job(in_etcd, "lives"), keep_seconds=SHORTEST_SECONDS)
+    lives = EtcdKeys(job(in_etcd, "lives"), keep_seconds=600.0)
     with closing(lives), closing(EtcdKeys(job(in_etcd, "died"))) as looks:
         died = EtcdKeys(job(in_etcd, "died"), keep_seconds=SHORTEST_SECONDS)
         for keys in (lives, died):
@@ -33,12 +35,15 @@ def test_the_keys_of_a_job_that_died_go_by_themselves(in_etcd: Address) -> None:
             keys.put(names[2], b"1")
         died.close()
 
-        def gone() -> bool:
+        until("they are gone", lambda: looks.get([*names, "lease"]) == [None] * 4)
+        until("time passes", lambda: seconds_left(lives) < 599)
+        low = seconds_left(lives)
+
+        def longer() -> bool:
             lives.keep()
-            return looks.get([*names, "lease"]) == [None] * 4
+            return seconds_left(lives) > low
 
-        until("they are gone", gone)
-
+        until("it is kept", longer)
         assert lives.get(names) == [b"1"] * 3
 
 
@@ -110,10 +115,21 @@ def test_all_keys_of_a_job_are_deleted_at_once_and_nobody_elses(in_etcd: Address
 
 def revoke(keys: EtcdKeys) -> None:
     """As an end of its time."""
+    ask_of_lease(keys, "/v3/lease/revoke")
+
+
+def seconds_left(keys: EtcdKeys) -> int:
+    """Of the lease."""
+    return int(ask_of_lease(keys, "/v3/lease/timetolive")["TTL"])
+
+
+def ask_of_lease(keys: EtcdKeys, path: str) -> dict[str, Any]:
     (found,) = keys.get(["lease"])
     assert found is not None
-    lease = {"ID": found.decode()}
-    keys._send(Request("/v3/lease/revoke", json.dumps(lease).encode()))  # pyright: ignore[reportPrivateUsage]
+    body = json.dumps({"ID": found.decode()}).encode()
+    answer = keys._send(Request(path, body))  # pyright: ignore[reportPrivateUsage]
+    said: dict[str, Any] = json.loads(answer.body)
+    return said
 
 
 # --- without an etcd ------------------------------------------------------------------------
