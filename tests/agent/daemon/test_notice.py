@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from evac.wire import Accepted
-from tests.agent.daemon.nodes import Node, node_at, until
+from tests.agent.daemon.nodes import LIMIT, Node, node_at, until
 from tests.agent.notice.shutdown.logind import HAS_DBUS, FakeLogind, PrivateBus
 
 
@@ -41,7 +41,7 @@ class Cloud:
     def do(self, what: str) -> None:
         """``preempt``, ``clear`` or another of its actions."""
         request = urllib.request.Request(f"{self._control}/{what}", method="POST")
-        with urllib.request.urlopen(request, timeout=5) as answer:
+        with urllib.request.urlopen(request, timeout=LIMIT) as answer:
             answer.read()
 
     def close(self) -> None:
@@ -365,7 +365,7 @@ async def test_a_shutdown_after_all_is_saved_does_not_wait(bare: Node, tmp_path:
 def _page(node: Node, path: str) -> tuple[int, str]:
     url = node.status()["http"]["url"] + path
     try:
-        with urllib.request.urlopen(url, timeout=5) as answer:
+        with urllib.request.urlopen(url, timeout=LIMIT) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:

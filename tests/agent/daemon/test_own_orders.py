@@ -13,7 +13,7 @@ from evac import incident
 from evac.admin import request
 from evac.wire import Ordered, Refuse, Save
 from evacd.allowance import Allowance
-from tests.agent.daemon.nodes import Node, until
+from tests.agent.daemon.nodes import LIMIT, Node, until
 
 
 def leave(node: Node, job: str, *flags: str) -> "subprocess.CompletedProcess[str]":
@@ -22,7 +22,7 @@ def leave(node: Node, job: str, *flags: str) -> "subprocess.CompletedProcess[str
         [sys.executable, "-m", "evac", "leave", "--socket", str(node.socket), *flags],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         env={**os.environ, "EVAC_JOB": job},
     )
 
@@ -44,7 +44,7 @@ def test_what_was_staged_is_durable_when_it_returns_and_nobody_else_is_disturbed
     node.staged(7, "mine")
     other = node.staged(9, "other")
 
-    done = leave(node, "mine", "--within", "20")
+    done = leave(node, "mine", "--within", "120")
 
     assert done.returncode == 0, done.stderr
     assert "saved  " in done.stdout
@@ -108,7 +108,7 @@ def test_a_callback_workload_gets_its_turn(node: Node, tmp_path: Path) -> None:
         "index", mode="callback", need_seconds=5.0, file=str(file), nbytes=1000
     ).do("connect")  # fmt: skip
 
-    done = leave(node, "index", "--within", "10")
+    done = leave(node, "index", "--within", "120")
 
     assert done.returncode == 0, done.stderr
     assert "its own flush, 1.00 kB" in done.stdout
@@ -119,7 +119,7 @@ def test_a_callback_workload_that_fails_is_lost_with_its_reason(node: Node) -> N
     node.start()
     node.workload("index", mode="callback", need_seconds=5.0, behave="fail").do("connect")
 
-    done = leave(node, "index", "--within", "10")
+    done = leave(node, "index", "--within", "120")
 
     assert done.returncode == 1
     assert "the index is broken" in done.stdout
@@ -131,7 +131,7 @@ def test_in_a_node_order_it_is_part_of_that(node: Node) -> None:
     node.drain()
     node.settled()
 
-    done = leave(node, "mine", "--within", "20")
+    done = leave(node, "mine", "--within", "120")
 
     assert done.returncode == 0, done.stderr
     status = node.status()
@@ -143,9 +143,9 @@ def test_asked_again_the_sooner_deadline_counts(node: Node) -> None:
     node.start()
     job = node.workload("index", mode="callback", need_seconds=5.0, behave="hang")
     job.do("connect")
-    first = request(node.socket, Save(job="index", seconds=3600.0), timeout=5.0)
-    second = request(node.socket, Save(job="index", seconds=60.0), timeout=5.0)
-    third = request(node.socket, Save(job="index", seconds=900.0), timeout=5.0)
+    first = request(node.socket, Save(job="index", seconds=3600.0), timeout=LIMIT)
+    second = request(node.socket, Save(job="index", seconds=60.0), timeout=LIMIT)
+    third = request(node.socket, Save(job="index", seconds=900.0), timeout=LIMIT)
 
     assert first == second == third
     assert isinstance(first, Ordered)
@@ -183,7 +183,7 @@ def test_without_a_daemon_it_is_two(node: Node) -> None:
 def test_a_daemon_that_is_stopped_finishes_it_first(node: Node) -> None:
     node.start()
     node.staged(7, "mine")
-    assert isinstance(request(node.socket, Save("mine", 20.0), timeout=5.0), Ordered)
+    assert isinstance(request(node.socket, Save("mine", 20.0), timeout=LIMIT), Ordered)
     assert node.terminate() == 0
     assert any("step-7." in path for path in files_of(node, "mine"))
     assert not isinstance(incident.load(node.journal)[0].ended, type(None))
@@ -197,10 +197,10 @@ def test_nobody_fills_the_journal(node: Node) -> None:
 
     node.start()
     node.staged(1, "mine")
-    answers = [request(node.socket, Save("mine", 20.0), timeout=5.0)]
+    answers = [request(node.socket, Save("mine", 20.0), timeout=LIMIT)]
     while isinstance(answers[-1], Ordered) and len(answers) < 200:
         until("it has settled", lambda: left(node, "mine")["settled"])
-        answers.append(request(node.socket, Save("mine", 20.0), timeout=5.0))
+        answers.append(request(node.socket, Save("mine", 20.0), timeout=LIMIT))
     assert isinstance(answers[-1], Refuse)
     assert "has asked too often" in answers[-1].reason
     assert len(incident.load(node.journal, last=500)) <= 40

@@ -8,7 +8,7 @@ import pytest
 
 import evac
 from integration.examples import plain_bytes
-from tests.agent.daemon.nodes import Node, node_at, until
+from tests.agent.daemon.nodes import LIMIT, Node, node_at, until
 from tests.integration.examples.runs import LIMIT, end_here, process
 
 
@@ -18,7 +18,7 @@ def cut(steps: int) -> None:
     weights = np.zeros(1000)
     for step in range(1, steps + 1):
         weights += np.random.default_rng(step).standard_normal(1000)
-        assert client.stage(weights, step), client.last_refusal
+        assert client.stage(weights, step, timeout=LIMIT), client.last_refusal
     end_here()
 
 
@@ -65,8 +65,8 @@ def test_pieces_lie_end_to_end_and_may_grow(node: Node) -> None:
     with evac.connect("pieces") as client:
         assert client.wait_connected(LIMIT)
         assert client.newest() is None
-        assert client.stage([b"one", bytearray(b"two")], 1), client.last_refusal
-        assert client.stage(b"x" * 100_000, 2), client.last_refusal
+        assert client.stage([b"one", bytearray(b"two")], 1, timeout=LIMIT), client.last_refusal
+        assert client.stage(b"x" * 100_000, 2, timeout=LIMIT), client.last_refusal
         kept = client.newest()
 
     assert kept is not None
