@@ -8,7 +8,7 @@ import pytest
 
 import evac
 from integration.examples import plain_bytes
-from tests.agent.daemon.nodes import LIMIT, Node, node_at, until
+from tests.agent.daemon.nodes import Node, node_at, until
 from tests.integration.examples.runs import LIMIT, end_here, process
 
 
