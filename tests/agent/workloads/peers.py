@@ -59,6 +59,9 @@ def settings(folder: Path, **changes: Any) -> BoardSettings:
         boot="boot-1",
         version="0.1.0",
         stores=("file:///store",),
+        # A busy machine is no reason to drop anybody, where that is not what is tested.
+        hello_seconds=120.0,
+        last_words_seconds=120.0,
     )
     return replace(plain, **changes)
 
