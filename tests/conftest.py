@@ -5,6 +5,13 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# By default an example that takes longer than 0.2 s fails its law: that says how busy the machine is.
+settings.register_profile(
+    "evac", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("evac")
 
 
 def pytest_configure() -> None:
