@@ -72,8 +72,8 @@ async def test_a_clock_that_steps_before_any_call_of_a_flush_costs_no_more_than_
     nbytes = NBYTES[clocked.kind]
     calls = clocked.there.calls(fresh(), nbytes)
 
-    for call in range(calls) if NIGHTLY else range(0, calls, 2):
-        ahead = HOURS if call % 4 else -HOURS
+    for call in range(calls) if NIGHTLY else range(0, calls, 3):
+        ahead = HOURS if call % 2 else -HOURS
 
         def step(number: int, call: int = call, ahead: int = ahead) -> str:
             if number == call:

@@ -234,8 +234,8 @@ async def test_the_copy_that_came_last_counts_and_none_comes_back() -> None:
 async def test_the_copy_that_came_last_counts_however_late_its_holder_answers() -> None:
     with ExitStack() as ends:
         first, last = (ends.enter_context(running()) for _ in range(2))
-        # Whoever asks by this way is heard half a second later.
-        way = ends.enter_context(relay(last.port, pace=lambda _: time.sleep(0.5)))
+        # Whoever asks by this way is heard later, and its handshake alone takes three such whiles.
+        way = ends.enter_context(relay(last.port, pace=lambda _: time.sleep(0.1)))
         old = PeerStore.from_url(f"evac://{named(first)}")
         await old.put(BODY, memoryview(b"old"))
         async with asyncio.timeout(60):
