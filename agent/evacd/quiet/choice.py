@@ -13,6 +13,9 @@ from evac.generation import Generation
 from evacd.facts import Candidate, Unit
 from evacd.plan import in_order
 
+# An interval of 0 is for whoever wants each generation, not for a store to be asked all the time.
+AGAIN_SECONDS = 1.0
+
 
 @dataclass(frozen=True)
 class Due:
@@ -30,6 +33,14 @@ class NotBefore:
     at: float
 
 
+@dataclass(frozen=True)
+class Began:
+    """The last time that a unit went; *at* in monotonic seconds."""
+
+    at: float
+    generation: Generation
+
+
 Choice: TypeAlias = Due | NotBefore | None
 
 
@@ -37,7 +48,7 @@ def choose(
     units: Iterable[Unit],
     *,
     lanes: Set[str],
-    began: Mapping[str, float],
+    began: Mapping[str, Began],
     interval: float,
     now: float,
     but: Collection[str] = (),
@@ -48,8 +59,10 @@ def choose(
 
     Args:
         lanes: On which it may go.
-        began: When the last one of each unit began; monotonic seconds, as *now*.
-        interval: Seconds from one beginning to the next, of one unit.
+        began: The last one of each unit.
+        interval: Seconds from one beginning to the next, of one unit; what failed, or waits for
+            other nodes' parts, comes again after `AGAIN_SECONDS` at the earliest.
+        now: Monotonic seconds.
         but: Units that are being saved otherwise.
     """
     waiting = [
@@ -73,6 +86,10 @@ def _newest(unit: Unit) -> Candidate | None:
     return next((one for one in unit.candidates if one.kind == "full"), None)
 
 
-def _at(unit: Unit, began: Mapping[str, float], interval: float) -> float:
+def _at(unit: Unit, began: Mapping[str, Began], interval: float) -> float:
     """When *unit* may go."""
-    return began[unit.name] + interval if unit.name in began else float("-inf")
+    last, newest = began.get(unit.name), _newest(unit)
+    if last is None:
+        return float("-inf")
+    same = newest is not None and newest.generation == last.generation
+    return last.at + (max(interval, AGAIN_SECONDS) if same else interval)

@@ -15,7 +15,7 @@ from evacd.clock import Clock
 from evacd.flush import OnBoard, Saves
 from evacd.flush.save import Place, Saved, Unsaved, broken
 from evacd.quiet.agree import begun
-from evacd.quiet.choice import Due, NotBefore, choose
+from evacd.quiet.choice import Began, Due, NotBefore, choose
 from evacd.quiet.slow import Seen, Slow
 from evacd.quiet.way import GiveWay, Moving
 
@@ -78,7 +78,7 @@ class Trickle:
         self._quiet = quiet
         self._clock = clock
         self._told = told
-        self._began: dict[str, float] = {}
+        self._began: dict[str, Began] = {}
         self._wake = asyncio.Event()
 
     def wake(self) -> None:
@@ -139,7 +139,7 @@ class Trickle:
         return due
 
     async def _move(self, due: Due, tasks: TaskGroup) -> None:
-        self._began[due.unit] = self._clock.monotonic()
+        self._began[due.unit] = Began(self._clock.monotonic(), due.generation)
         due = await self._agreed(due)
         for lane in self._lanes:
             # Meanwhile an order may have come, and with it whoever would have found this moving.
