@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from evac.torch import Checkpointer
 from integration.demo.gpt import CONTEXT, Gpt, Text
+from integration.demo.stage import end_with_parent
 
 # Divides into two and three shares.
 BATCH = 6
@@ -29,6 +30,7 @@ def main() -> None:
     parser.add_argument("--pause", type=float, default=0.05, help="seconds that a step takes more")
     parser.add_argument("--plain", action="store_true", help="without evac")
     args = parser.parse_args()
+    end_with_parent()
     logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
     torch.set_num_threads(1)
     dist.init_process_group("gloo")

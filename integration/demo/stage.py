@@ -1,5 +1,6 @@
 """The demo's stage hands: processes that never outlive it, waits that say what they wait for."""
 
+import ctypes
 import http.server
 import json
 import os
@@ -15,10 +16,21 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 BAR = 30
+# linux/prctl.h
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)
 
 
 class Failed(Exception):
     """The demo did not show what it promises; the message says where to look."""
+
+
+def end_with_parent() -> None:
+    """Have this process killed when its parent ends, however it does.
+
+    torchrun's workers are sessions of their own: who kills the agent leaves them to train for ever.
+    """
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 class Processes:
@@ -39,6 +51,7 @@ class Processes:
             stdout=log,
             stderr=subprocess.STDOUT,
             cwd=ROOT,
+            preexec_fn=end_with_parent,
             env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", **(environment or {})},
         )
         log.close()
