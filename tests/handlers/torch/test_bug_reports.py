@@ -167,5 +167,7 @@ def test_two_resumes_in_one_epoch_show_each_sample_once(store: str) -> None:
                 if step == end:
                     assert saver.stage(step)
                     wait_committed(store, step)
+        # Left to the garbage collector, each worker costs some other test 5 seconds.
         del batches
+        mine._iterator = None
     assert sorted(seen) == list(range(24))
