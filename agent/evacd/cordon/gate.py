@@ -3,8 +3,10 @@
 What is asked for while the cordon works waits for it to end, and only the last thing asked
 for is then done. A running close is waited for, not ended: what a killed program has already
 sent to its scheduler may land after the reopen, and then the node stays closed. What ended for
-want of an answer is tried again, ever less often, until it is done or something else is wished:
-a node that is never opened again costs money, one that stays open has new work lost.
+want of an answer is tried again, ever less often and at once where there is news, until it is
+done or something else is wished: a node that is never opened again costs money, one that stays
+open has new work lost. What follows a close waits for it: a pod that is evicted from a node that
+is still open may land there again.
 """
 
 from asyncio import Task, TaskGroup, TimerHandle, get_running_loop
@@ -15,7 +17,7 @@ from typing import Any
 import structlog
 
 from evacd.clock import Clock
-from evacd.cordon import Cordon, Following
+from evacd.cordon import Cordon, Following, Unanswered
 from evacd.facts import Order
 
 log = structlog.get_logger()
@@ -79,6 +81,11 @@ class Gate:
         self._looking = self._ending = False
         self._again_seconds = self._pause = again_seconds
         self._again: TimerHandle | None = None
+        # What had no answer: an order is an amendment's.
+        self._waiting: _Wish | Order | None = None
+        self._told_wrong = False
+        # As it was amended last.
+        self._newest: Order | None = None
         self._inherit: Callable[[str], None] | None = None
         self._working = False
 
@@ -93,7 +100,8 @@ class Gate:
     def amend(self, order: Order) -> None:
         """The order has less time, or is surer: after a close has ended."""
         if isinstance(self._cordon, Following):
-            self._amended = order
+            self._try_now()
+            self._amended = self._newest = order
             self._break_off()
             if self._emptied is not None:
                 self._emptied = self._told = replace(self._emptied, order=order)
@@ -103,6 +111,7 @@ class Gate:
         """The flush is over, for now: once for each outcome, after a close has ended."""
         emptied = _Emptied(order, kept, lost)
         if isinstance(self._cordon, Following) and emptied != self._told:
+            self._try_now()
             self._break_off()
             self._emptied = self._told = emptied
             self._begin()
@@ -120,14 +129,15 @@ class Gate:
     def end_soon(self) -> None:
         """Whatever an earlier daemon left stays unknown, if it still is; nothing is tried again."""
         self._inherit, self._ending = None, True
-        self._forget_again()
+        self._stop_again()
         if self._looking and self._aside is not None:
             self._aside.cancel()
 
     def _want(self, wish: _Wish) -> None:
         self._wish, self._amended, self._emptied = wish, None, None
-        self._forget_again()
-        self._pause = self._again_seconds
+        self._stop_again()
+        self._waiting = self._newest = None
+        self._pause, self._told_wrong = self._again_seconds, False
         if self._aside is not None:
             self._aside.cancel()
         self._begin()
@@ -138,20 +148,35 @@ class Gate:
             self._emptied = self._emptied or self._telling
             self._aside.cancel()
 
-    def _later(self, wish: _Wish) -> None:
-        """Have another try, if nothing else is wished until then."""
-
-        def due() -> None:
-            self._again = None
-            self._break_off()
-            self._wish = wish
-            self._begin()
-
-        if self._wish is None and not self._ending:
-            self._again = get_running_loop().call_later(self._pause, due)
+    def _later(self, what: _Wish | Order) -> None:
+        """Have another try, if there is nothing newer until then."""
+        newer = self._wish if isinstance(what, _Wish) else self._wish or self._amended
+        if newer is not None:
+            return
+        self._waiting = what
+        if not self._ending:
+            self._again = get_running_loop().call_later(self._pause, self._due)
             self._pause = min(2 * self._pause, _MOST_AGAIN_SECONDS)
 
-    def _forget_again(self) -> None:
+    def _due(self) -> None:
+        self._next_try()
+        self._break_off()
+        self._begin()
+
+    def _try_now(self) -> None:
+        """There is news: what waits for another try goes before it, and waits for it no longer."""
+        self._next_try()
+        self._pause = self._again_seconds
+
+    def _next_try(self) -> None:
+        self._stop_again()
+        waiting, self._waiting = self._waiting, None
+        if isinstance(waiting, _Wish):
+            self._wish = waiting
+        elif waiting is not None:
+            self._amended = waiting
+
+    def _stop_again(self) -> None:
         if self._again is not None:
             self._again.cancel()
             self._again = None
@@ -177,6 +202,8 @@ class Gate:
             # Who closes or opens it now has no need to know how it was.
             self._wish = self._inherit = None
             return self._carry_out(wish)
+        if isinstance(self._waiting, _Wish):
+            return None
         if (amended := self._amended) is not None:
             self._amended = None
             return self._amend(amended)
@@ -192,7 +219,9 @@ class Gate:
         assert isinstance(self._cordon, Following)
         left = order.deadline - self._clock.monotonic()
         if (wrong := await self._cordon.amended(order, seconds_left=left)) is not None:
-            self._tell(order.id, "cordon.failed", {"name": self.name, "reason": wrong})
+            self._failed(order, order, wrong)
+        else:
+            self._told_wrong = False
 
     async def _look(self, found: Callable[[str], None]) -> None:
         assert isinstance(self._cordon, Following)
@@ -248,27 +277,31 @@ class Gate:
 
     async def _shut(self, wish: _Wish, began: float) -> None:
         order = wish.order
+        if self._newest is not None and self._newest.id == order.id:
+            order = self._newest
         left = order.deadline - self._clock.monotonic()
         if (wrong := await self._cordon.close(order, seconds_left=left)) is None:
             took = self._clock.monotonic() - began
+            self._told_wrong = False
             self._tell(order.id, "cordon.closed", {"name": self.name, "seconds": took})
         else:
-            self._failed(wish, wrong)
+            self._failed(wish, order, wrong)
 
     async def _reopen(self, wish: _Wish, reason: str) -> None:
         wrong = await self._cordon.reopen(wish.order, reason=reason)
         if wrong is None:
-            self.closed = False
+            self.closed = self._told_wrong = False
             self._tell(wish.order.id, "cordon.reopened", {"name": self.name})
             await self._noted()
         else:
             # It stays noted as closed, so that the next cancel or start tries again.
-            self._failed(wish, wrong)
+            self._failed(wish, wish.order, wrong)
 
-    def _failed(self, wish: _Wish, wrong: str) -> None:
-        passes = isinstance(self._cordon, Following) and self._cordon.unanswered
+    def _failed(self, what: _Wish | Order, order: Order, wrong: str) -> None:
+        passes = isinstance(wrong, Unanswered)
         # Told once, however often it is tried.
-        if not passes or self._pause == self._again_seconds:
-            self._tell(wish.order.id, "cordon.failed", {"name": self.name, "reason": wrong})
+        if not (passes and self._told_wrong):
+            self._tell(order.id, "cordon.failed", {"name": self.name, "reason": wrong})
         if passes:
-            self._later(wish)
+            self._told_wrong = True
+            self._later(what)

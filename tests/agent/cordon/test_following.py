@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import replace
 
+from evacd.cordon import Unanswered
 from evacd.facts import Order
 from tests.agent.cordon.test_gate import ONE, TWO, Scheduler, at_rest
 
@@ -15,7 +16,8 @@ class Follower(Scheduler):
         self.left = left
         self.ends = ends
         self.silent = silent
-        self.unanswered = False
+        self.silent_on_amendments = 0
+        self.deadlines: list[float] = []
         self.tried = asyncio.Event()
         self.answered = asyncio.Event()
         self.emptied_began = asyncio.Event()
@@ -23,17 +25,18 @@ class Follower(Scheduler):
         self.looks = 0
 
     async def _set(self, closed: bool, order: Order) -> str | None:
-        self.unanswered = self.silent > 0
+        self.wrong = Unanswered("no answer") if self.silent > 0 else None
         self.silent -= 1
-        self.wrong = "no answer" if self.unanswered else None
+        self.deadlines.append(order.deadline)
         wrong = await super()._set(closed, order)
-        (self.tried if self.unanswered else self.answered).set()
+        (self.answered if wrong is None else self.tried).set()
         return wrong
 
     async def amended(self, order: Order, *, seconds_left: float) -> str | None:
         assert not self.busy
         self.done.append((f"amended {order.amendments}", order.id))
-        return None
+        self.silent_on_amendments -= 1
+        return Unanswered("no answer") if self.silent_on_amendments >= 0 else None
 
     async def emptied(
         self, order: Order, *, kept: int, lost: int, seconds_left: float
@@ -173,17 +176,106 @@ async def test_a_wish_takes_the_place_of_another_try() -> None:
     assert follower.done == [("close", "one"), ("reopen", "one")]
 
 
-async def test_another_try_ends_what_is_told_of_the_flush_and_that_is_told_again() -> None:
-    follower = Follower(silent=1, ends=False)
+async def test_nothing_follows_a_close_before_that_has_an_answer() -> None:
+    """A pod that is evicted from a node that is still open may land there again."""
+    follower = Follower(silent=3)
     async with at_rest(follower, again_seconds=0.001) as scene:
         scene.gate.close(ONE)
         scene.gate.emptied(ONE, kept=1, lost=0)
-        await follower.answered.wait()
-        follower.ends = True
-        scene.gate.emptied(ONE, kept=2, lost=0)
+        await follower.emptied_began.wait()
 
-    told = [what for what, _ in follower.done]
-    assert (told[:2], told[-1]) == (["close", "close"], "emptied 2/0")
+    assert [what for what, _ in follower.done] == ["close"] * 4 + ["emptied 1/0"]
+
+
+async def test_what_follows_has_the_close_tried_at_once_and_is_held_where_that_fails() -> None:
+    follower = Follower(silent=2)
+    async with at_rest(follower, again_seconds=3600.0) as scene:
+        scene.gate.close(ONE)
+        await follower.tried.wait()
+        await turns()
+        scene.gate.emptied(ONE, kept=1, lost=0)
+        await turns()
+        assert [what for what, _ in follower.done] == ["close", "close"]
+        scene.gate.emptied(ONE, kept=2, lost=0)
+        await follower.emptied_began.wait()
+
+    assert [what for what, _ in follower.done] == ["close"] * 3 + ["emptied 2/0"]
+    assert scene.told == [("one", "cordon.failed"), ("one", "cordon.closed")]
+
+
+async def test_a_close_that_is_given_up_at_the_end_holds_what_follows() -> None:
+    follower = Follower(silent=5)
+    async with at_rest(follower, again_seconds=0.0) as scene:
+        scene.gate.close(ONE)
+        scene.gate.emptied(ONE, kept=1, lost=0)
+        await follower.began.wait()
+        scene.gate.end_soon()
+
+    assert follower.done == [("close", "one")]
+
+
+async def test_what_is_tried_again_has_the_newest_deadline() -> None:
+    follower = Follower(silent=2)
+    sooner = replace(ONE, deadline=1005.0, amendments=1)
+    async with at_rest(follower, again_seconds=3600.0) as scene:
+        scene.gate.close(ONE)
+        await follower.began.wait()
+        scene.gate.amend(sooner)  # while the first try runs
+        await follower.tried.wait()
+        await turns()
+        soonest = replace(sooner, deadline=1001.0, amendments=2)
+        scene.gate.amend(soonest)  # while nothing runs
+        await turns()
+        scene.gate.emptied(soonest, kept=1, lost=0)
+        await follower.emptied_began.wait()
+
+    assert follower.deadlines == [1030.0, 1001.0, 1001.0]
+    assert [what for what, _ in follower.done] == ["close"] * 3 + ["amended 2", "emptied 1/0"]
+
+
+async def test_another_order_is_closed_with_its_own_deadline() -> None:
+    follower = Follower()
+    async with at_rest(follower) as scene:
+        scene.gate.close(ONE)
+        scene.gate.amend(replace(ONE, deadline=1005.0, amendments=1))
+        scene.gate.reopen(ONE, reason="cancelled")
+        scene.gate.close(TWO)
+
+    assert follower.deadlines == [TWO.deadline]
+
+
+async def test_an_amendment_that_had_no_answer_is_told_again() -> None:
+    follower = Follower(ends=False)
+    follower.silent_on_amendments = 2
+    sooner = replace(ONE, deadline=1005.0, amendments=1)
+    async with at_rest(follower, again_seconds=0.001) as scene:
+        scene.gate.close(ONE)
+        await follower.answered.wait()
+        scene.gate.amend(sooner)
+        scene.gate.emptied(sooner, kept=1, lost=0)
+        async with asyncio.timeout(20):
+            while follower.silent_on_amendments >= 0:  # noqa: ASYNC110 - nothing else tells
+                await asyncio.sleep(0.001)
+        follower.ends = True
+        scene.gate.emptied(sooner, kept=2, lost=0)
+
+    # What is told of the flush does not keep it waiting.
+    assert [what for what, _ in follower.done] == ["close"] + ["amended 1"] * 3 + ["emptied 2/0"]
+    assert scene.told == [("one", "cordon.closed"), ("one", "cordon.failed")]
+
+
+async def test_an_amendment_takes_the_place_of_the_one_before() -> None:
+    follower = Follower()
+    follower.silent_on_amendments = 1
+    async with at_rest(follower, again_seconds=3600.0) as scene:
+        scene.gate.close(ONE)
+        scene.gate.amend(replace(ONE, deadline=1020.0, amendments=1))
+        while follower.silent_on_amendments:  # noqa: ASYNC110 - nothing else tells
+            await asyncio.sleep(0)
+        await turns()
+        scene.gate.amend(replace(ONE, deadline=1005.0, amendments=2))
+
+    assert [what for what, _ in follower.done] == ["close", "amended 1", "amended 2"]
 
 
 async def test_after_the_end_nothing_is_tried_again() -> None:

@@ -455,8 +455,6 @@ async def test_at_the_end_of_the_daemon_nothing_is_left_running(node: Node) -> N
 class Remembering(Command):
     """It knows by itself under which boot it was closed."""
 
-    unanswered = False
-
     async def amended(self, order: Order, *, seconds_left: float) -> str | None:
         return None
 

@@ -124,7 +124,7 @@ C. Cordon and drain
       cordon/test_following.py::test_a_disk_that_takes_for_ever_does_not_keep_the_node_open
   56   k8s-node-termination-handler#38    one after another: 6 of 40 pods in 30 s
       plan/test_plan.py::test_lanes_run_beside_each_other
-      cordon/kubernetes/test_cordon.py::test_pods_are_asked_for_beside_each_other
+      cordon/kubernetes/test_eviction.py::test_pods_are_asked_for_beside_each_other
   58*  kured#955, #63                     not opened again after the reboot
       daemon/test_leaving.py::test_after_a_reboot_the_node_is_opened_and_no_drain_stands
       ../container/test_node_leaves.py::test_after_a_reboot_the_node_says_itself_that_it_was_ours
@@ -134,7 +134,7 @@ C. Cordon and drain
       cordon/kubernetes/test_cordon.py::test_another_handler_s_marks_are_named
   61*  karpenter-provider-aws#4028        the drain takes longer than there is
       plan/test_plan.py::test_no_step_in_time_ends_after_the_deadline_less_the_reserve
-      cordon/kubernetes/test_cordon.py::test_a_budget_is_obeyed_and_told_within_the_time
+      cordon/kubernetes/test_eviction.py::test_a_budget_is_obeyed_and_told_within_the_time
       ../container/test_node_leaves.py::test_pods_go_last_as_their_budget_allows_and_a_shorter_deadline_waits_for_none
 
 D. Shutdown

@@ -13,6 +13,7 @@ from typing import Any
 import structlog
 
 from evacd.clock import Clock
+from evacd.cordon import Unanswered
 from evacd.cordon.kubernetes import marks, words
 from evacd.cordon.kubernetes.asking import Asking, Refused
 from evacd.cordon.kubernetes.evict import Evicted, evict
@@ -72,12 +73,13 @@ class KubernetesCordon:
         self._uid = ""
         # Other handlers that have left their marks on the node, as it was last seen.
         self.others: tuple[str, ...] = ()
-        self.unanswered = False
-        self._opened = False
+        # The order for whose reopening it was found closed, by whichever try.
+        self._found_closed: str | None = None
 
     async def close(self, order: Order, *, seconds_left: float) -> str | None:
         """See `Cordon`."""
         asking = Asking(self._client, self._node)
+        self._found_closed = None
         text = self._told(order, seconds_left)
         reason = f"{order.source}-{order.kind}"
         wrong: dict[str, str] = {}
@@ -92,7 +94,7 @@ class KubernetesCordon:
         """See `Cordon`."""
         asking, wrong = Asking(self._client, self._node), dict[str, str]()
         # Where it only tells, there may be a mark of before: nothing is patched where there is none.
-        steps: dict[str, Coroutine[Any, Any, None]] = {"uncordon": self._open(asking)}
+        steps: dict[str, Coroutine[Any, Any, None]] = {"uncordon": self._open(asking, order)}
         steps["condition"] = self._condition(asking, "Stays", reason, going=False)
         steps["event"] = self._tell_reopened(asking, order, reason, wrong)
         return await self._each(asking, steps, wrong)
@@ -206,11 +208,14 @@ class KubernetesCordon:
         params = {"fieldSelector": f"spec.nodeName={self._node}", "limit": "1"}
         await asking.ask("GET", "/api/v1/pods", params=params)
 
-    async def _open(self, asking: Asking) -> None:
+    async def _open(self, asking: Asking, order: Order) -> None:
         before = await asking.node()
+        self._uid = marks.uid_of(before)
+        if marks.is_cordoned(before):
+            self._found_closed = order.id
         node = await asking.change(marks.reopening, before)
-        self._uid = marks.uid_of(node)
-        self._opened = marks.is_cordoned(before) and not marks.is_cordoned(node)
+        if marks.is_cordoned(node):  # it is another's cordon, and stays
+            self._found_closed = None
 
     async def _tell_closed(
         self, asking: Asking, order: Order, text: str, wrong: Mapping[str, str]
@@ -226,7 +231,7 @@ class KubernetesCordon:
             text = f"{reason}, and it is not uncordoned: {why}"
             await self._event(asking, order, "UncordonError", text, warning=True)
             return
-        name = "Uncordon" if self._opened else "NoticeCancelled"
+        name = "Uncordon" if self._found_closed == order.id else "NoticeCancelled"
         await self._event(asking, order, name, reason, warning=False)
 
     def _told(self, order: Order, seconds_left: float) -> str:
@@ -294,8 +299,8 @@ class KubernetesCordon:
         finally:
             for step in steps.values():
                 step.close()
-        self.unanswered = bool(left)
-        return "; ".join(f"{name}: {text}" for name, text in wrong.items()) or None
+        text = "; ".join(f"{name}: {text}" for name, text in wrong.items())
+        return Unanswered(text) if left else text or None
 
 
 class _Undone(Exception):

@@ -10,6 +10,7 @@ from aiohttp.test_utils import TestServer
 
 from evacd.clock import SystemClock
 from evacd.cordon.kubernetes import KubernetesCordon
+from evacd.facts import Confidence, Order
 from evacd.kube import Access, Client, Limits
 from tests.kube.access import MASTERS, User
 from tests.kube.discovery import EVENTS, NODES
@@ -18,8 +19,13 @@ from tests.kube.storage import Object
 
 NODE = "gpu-7"
 QUICK = Limits(connect=1.0, read=0.5)
+ORDER = Order("ab12-1", 1030.0, Confidence.CERTAIN, "gcp", "preempted", given=1000.0)
 
 Make = Callable[..., KubernetesCordon]
+
+
+async def close(cordon: KubernetesCordon, seconds_left: float = 29.8) -> str | None:
+    return await cordon.close(ORDER, seconds_left=seconds_left)
 
 
 class Cluster:

@@ -11,24 +11,16 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from structlog.testing import capture_logs
 
 from evacd.clock import SystemClock
-from evacd.cordon import Cordon, Following
+from evacd.cordon import Cordon, Following, Unanswered
 from evacd.cordon.kubernetes import KubernetesCordon
-from evacd.cordon.kubernetes.asking import Pauses
 from evacd.cordon.kubernetes.marks import ANNOTATION, TAINT
-from evacd.facts import Confidence, Order
-from evacd.kube import LINE_LIMIT, Client, Failed, in_cluster
+from evacd.facts import Confidence
+from evacd.kube import Client, in_cluster
 from tests.agent.busy import no_thread_left
-from tests.agent.cordon.kubernetes.conftest import NODE, Cluster, Make
+from tests.agent.cordon.kubernetes.conftest import NODE, ORDER, Cluster, Make, close
 from tests.kube.access import User
-from tests.kube.discovery import BUDGETS, PODS
 from tests.kube.server import CORDONED, Fault
 from tests.kube.storage import Object
-
-ORDER = Order("ab12-1", 1030.0, Confidence.CERTAIN, "gcp", "preempted", given=1000.0)
-
-
-async def close(cordon: KubernetesCordon, seconds_left: float = 29.8) -> str | None:
-    return await cordon.close(ORDER, seconds_left=seconds_left)
 
 
 async def test_it_is_a_cordon_that_follows_the_flush(make: Make) -> None:
@@ -290,11 +282,12 @@ async def test_whoever_looks_at_the_node_sees_that_it_could_not_be_closed(
     cluster.kube.faults = [Fault("PATCH", f"/nodes/{NODE}", status=403, times=1)]
     cordon = make()
 
-    assert await close(cordon) is not None
+    wrong = await close(cordon)
+    assert wrong is not None
+    assert not isinstance(wrong, Unanswered)
     told = {each["reason"]: each["message"] for each in cluster.events()}
     assert sorted(told) == ["CordonError", "NoticeReceived"]
     assert told["CordonError"].startswith("not cordoned: HTTP 403")
-    assert not cordon.unanswered
 
 
 async def test_nobody_is_told_of_an_uncordon_that_was_refused(cluster: Cluster, make: Make) -> None:
@@ -322,13 +315,40 @@ async def test_a_server_that_is_slow_costs_no_more_than_the_limit(
 ) -> None:
     cluster.kube.faults = [Fault(slow=5.0)]
 
-    cordon = make(timeout_seconds=0.7)
-    wrong = await close(cordon)
+    wrong = await close(make(timeout_seconds=0.7))
 
-    assert wrong is not None
+    assert isinstance(wrong, Unanswered)
     assert wrong.startswith("cordon: not done within 0.7 s")
-    assert cordon.unanswered
     assert "condition: not reached; event: not reached" in wrong
+
+
+async def test_a_reopen_that_needs_several_tries_tells_that_it_opened(
+    cluster: Cluster, make: Make
+) -> None:
+    assert await close(make()) is None
+    cluster.kube.faults = [Fault("PATCH", f"/nodes/{NODE}/status", status=503)]
+    cordon = make(timeout_seconds=0.4)
+
+    async with asyncio.timeout(60):
+        while "unschedulable" in cluster.node["spec"]:
+            assert isinstance(await cordon.reopen(ORDER, reason="cancelled"), Unanswered)
+        cluster.kube.faults = []
+        while await cordon.reopen(ORDER, reason="cancelled") is not None:
+            pass
+
+    assert [each["reason"] for each in cluster.events()] == ["NoticeReceived", "Uncordon"]
+
+
+async def test_what_was_opened_under_one_order_is_not_told_under_another(
+    cluster: Cluster, make: Make
+) -> None:
+    cordon = make()
+    await close(cordon)
+    await cordon.reopen(ORDER, reason="cancelled")
+    await cordon.reopen(replace(ORDER, id="ab12-2"), reason="cancelled")
+
+    told = [each["reason"] for each in cluster.events()]
+    assert sorted(told) == ["NoticeCancelled", "NoticeReceived", "Uncordon"]
 
 
 async def test_a_server_that_is_gone_is_told(cluster: Cluster, make: Make) -> None:
@@ -457,223 +477,6 @@ async def test_it_is_looked_for_until_the_server_answers(
         later = make(boot="boot-2", timeout_seconds=0.2, look_again_seconds=0.01)
         assert await later.left_over() == "boot-1"
     assert [each["event"] for each in logs].count("cordon.unknown") == 1
-
-
-class TestEviction:
-    @pytest.fixture(autouse=True)
-    async def pods(self, cluster: Cluster) -> None:
-        def pod(name: str, *, node: str = NODE, owner: str = "Job", **meta: object) -> Object:
-            return {
-                "metadata": {
-                    "name": name,
-                    "labels": {"app": name},
-                    "ownerReferences": [{"kind": owner}],
-                    **meta,
-                },
-                "spec": {"nodeName": node},
-                "status": {"phase": "Succeeded" if name == "ended" else "Running"},
-            }
-
-        for each in (
-            pod("train-0"),
-            pod("train-1"),
-            pod("elsewhere", node="gpu-8"),
-            pod("evacd", owner="DaemonSet"),
-            pod("static", annotations={"kubernetes.io/config.mirror": "x"}),
-            pod("ended"),
-        ):
-            await cluster.kube.storage.create(PODS, "team", each)
-
-    def left(self, cluster: Cluster) -> set[str]:
-        return {each["metadata"]["name"] for each in cluster.kube.storage.list(PODS)}
-
-    STAY = frozenset({"elsewhere", "evacd", "static", "ended"})
-
-    async def test_nothing_is_evicted_unasked(self, cluster: Cluster, make: Make) -> None:
-        cordon = make()
-        await close(cordon)
-        assert await cordon.emptied(ORDER, kept=2, lost=0, seconds_left=5.0) is None
-
-        assert len(self.left(cluster)) == 6
-        assert [e["reason"] for e in cluster.events()] == ["FlushCompleted", "NoticeReceived"]
-
-    async def test_a_close_evicts_nothing(self, cluster: Cluster, make: Make) -> None:
-        await close(make(evict_pods=True))
-        assert len(self.left(cluster)) == 6
-
-    async def test_after_the_flush_what_can_move_is_evicted(
-        self, cluster: Cluster, make: Make
-    ) -> None:
-        cordon = make(evict_pods=True)
-        assert await cordon.emptied(ORDER, kept=2, lost=0, seconds_left=5.0) is None
-
-        assert self.left(cluster) == self.STAY
-        assert [e["reason"] for e in cluster.events()] == ["FlushCompleted"]
-
-    async def test_what_is_not_saved_is_not_evicted_before_the_deadline(
-        self, cluster: Cluster, make: Make
-    ) -> None:
-        cordon = make(evict_pods=True)
-        wrong = await cordon.emptied(ORDER, kept=1, lost=1, seconds_left=5.0)
-
-        assert wrong == "no pod evicted before the deadline: 1 jobs are not saved"
-        assert len(self.left(cluster)) == 6
-        assert await cordon.emptied(ORDER, kept=1, lost=1, seconds_left=-0.1) is None
-        assert self.left(cluster) == self.STAY
-
-    async def test_pods_are_asked_for_beside_each_other(self, cluster: Cluster, make: Make) -> None:
-        """No eviction is answered before eight are under way: one after the other none would be."""
-        for number in range(14):
-            pod = {"metadata": {"name": f"p-{number}"}, "spec": {"nodeName": NODE}, "status": {}}
-            await cluster.kube.storage.create(PODS, "team", pod)
-        together = asyncio.Barrier(8)
-        cluster.kube.faults = [Fault("POST", "/eviction", together=together)]
-        cordon = make(evict_pods=True)
-
-        assert await cordon.emptied(ORDER, kept=2, lost=0, seconds_left=20.0) is None
-        assert self.left(cluster) == self.STAY
-
-    async def test_a_node_may_have_more_pods_than_one_answer_holds(
-        self, cluster: Cluster, make: Make
-    ) -> None:
-        for number in range(130):
-            meta = {"name": f"p-{number}", "annotations": {"large": "x" * 40_000}}
-            pod = {"metadata": meta, "spec": {"nodeName": NODE}, "status": {}}
-            await cluster.kube.storage.create(PODS, "team", pod)
-
-        cordon = make(evict_pods=True)
-        assert await cordon.emptied(ORDER, kept=2, lost=0, seconds_left=20.0) is None
-        assert self.left(cluster) == self.STAY
-
-    async def test_an_answer_that_is_too_large_is_not_asked_for_again(
-        self, cluster: Cluster, make: Make
-    ) -> None:
-        meta = {"name": "huge", "annotations": {"large": "x" * LINE_LIMIT}}
-        pod = {"metadata": meta, "spec": {"nodeName": NODE}, "status": {}}
-        await cluster.kube.storage.create(PODS, "team", pod)
-
-        wrong = await make(evict_pods=True).emptied(ORDER, kept=2, lost=0, seconds_left=20.0)
-        assert wrong is not None
-        assert wrong.startswith("no pod evicted: the answer is over")
-
-    async def test_a_pod_that_is_another_one_by_now_is_let_be(
-        self, cluster: Cluster, make: Make
-    ) -> None:
-        """A StatefulSet gives the next one the same name."""
-        held = asyncio.Barrier(2)
-        cluster.kube.faults = [Fault("POST", "/train-0/eviction", together=held, times=1)]
-        cordon = make(evict_pods=True)
-        (old,) = [p for p in cluster.kube.storage.list(PODS) if p["metadata"]["name"] == "train-0"]
-
-        async with asyncio.TaskGroup() as tasks:
-            emptied = tasks.create_task(cordon.emptied(ORDER, kept=1, lost=0, seconds_left=20.0))
-            while not held.n_waiting:  # noqa: ASYNC110 - the server counts
-                await asyncio.sleep(0.01)
-            await cluster.kube.storage.delete(PODS, "team", "train-0")
-            new = {"metadata": {"name": "train-0"}, "spec": old["spec"], "status": old["status"]}
-            await cluster.kube.storage.create(PODS, "team", new)
-            await held.wait()
-
-        assert emptied.result() is None
-        assert self.left(cluster) == self.STAY | {"train-0"}
-
-    async def test_a_pod_that_was_written_to_meanwhile_is_asked_for_again(
-        self, cluster: Cluster, make: Make
-    ) -> None:
-        cluster.kube.faults = [Fault("POST", "/train-0/eviction", status=409, times=1)]
-        cordon = make(evict_pods=True)
-
-        assert await cordon.emptied(ORDER, kept=1, lost=0, seconds_left=20.0) is None
-        assert self.left(cluster) == self.STAY
-
-    async def test_a_server_that_has_too_much_to_do_is_asked_no_sooner_than_it_wants(
-        self, cluster: Cluster, make: Make
-    ) -> None:
-        cluster.kube.faults = [Fault("POST", "/eviction", status=429, retry_after=10)]
-        cordon = make(evict_pods=True, timeout_seconds=0.7)
-
-        wrong = await cordon.emptied(ORDER, kept=1, lost=0, seconds_left=0.7)
-
-        assert wrong is not None
-        assert wrong.startswith("2 pods not evicted: team/train-0 (HTTP 429")
-        asked = [each.path for each in cluster.kube.asked if each.path.endswith("/eviction")]
-        assert len(asked) == 2
-
-    def test_pauses_grow_to_a_limit_and_obey_within_reason(self) -> None:
-        pauses = Pauses(0.5, most=5.0, obeyed=10.0)
-        assert [pauses.after(Failed("x")) for _ in range(6)] == [0.5, 1.0, 2.0, 4.0, 5.0, 5.0]
-        assert pauses.after(Failed("x", retry_after=7.0)) == 7.0
-        assert pauses.after(Failed("x", retry_after=3600.0)) == 10.0
-
-    async def test_pods_that_can_never_be_evicted_keep_no_others_from_it(
-        self, cluster: Cluster, make: Make
-    ) -> None:
-        """Under two budgets a pod's eviction is answered with 500, again and again."""
-        for number in range(16):
-            meta = {"name": f"a-{number}", "labels": {}, "ownerReferences": []}
-            pod = {"metadata": meta, "spec": {"nodeName": NODE}, "status": {"phase": "Running"}}
-            await cluster.kube.storage.create(PODS, "team", pod)
-        cluster.kube.faults = [
-            Fault("POST", f"/pods/a-{number}/eviction", status=500) for number in range(16)
-        ]
-        cordon = make(evict_pods=True, timeout_seconds=2.0)
-
-        wrong = await cordon.emptied(ORDER, kept=1, lost=0, seconds_left=0.5)
-
-        assert wrong is not None
-        assert wrong.startswith("16 pods not evicted: team/a-")
-        assert "HTTP 500" in wrong
-        assert not {"train-0", "train-1"} & self.left(cluster)
-
-    async def budget(self, cluster: Cluster, *, allowed: int) -> None:
-        await cluster.kube.storage.create(
-            BUDGETS,
-            "team",
-            {
-                "metadata": {"name": "train"},
-                "spec": {"selector": {"matchLabels": {"app": "train-0"}}},
-                "status": {"disruptionsAllowed": allowed},
-            },
-        )
-
-    async def test_a_budget_is_obeyed_and_told_within_the_time(
-        self, cluster: Cluster, make: Make
-    ) -> None:
-        await self.budget(cluster, allowed=0)
-        cordon = make(evict_pods=True, timeout_seconds=1.0)
-
-        wrong = await cordon.emptied(ORDER, kept=1, lost=0, seconds_left=0.5)
-
-        assert wrong == "1 pods not evicted: team/train-0 (a disruption budget forbids it)"
-        assert self.left(cluster) == self.STAY | {"train-0"}
-
-    async def test_a_budget_that_allows_it_later_is_asked_again(
-        self, cluster: Cluster, make: Make
-    ) -> None:
-        await self.budget(cluster, allowed=0)
-        cordon = make(evict_pods=True)
-
-        async with asyncio.TaskGroup() as tasks:
-            emptied = tasks.create_task(cordon.emptied(ORDER, kept=1, lost=0, seconds_left=30.0))
-            async with cluster.kube.storage.news:
-                await cluster.kube.storage.news.wait_for(
-                    lambda: "train-1" not in self.left(cluster)
-                )
-
-            def allow(budget: Object) -> Object:
-                budget["status"]["disruptionsAllowed"] = 1
-                return budget
-
-            await cluster.kube.storage.change(BUDGETS, "team", "train", allow)
-        assert emptied.result() is None
-        assert self.left(cluster) == self.STAY
-
-    async def test_pods_that_may_not_be_listed_are_told(self, cluster: Cluster, make: Make) -> None:
-        cluster.kube.faults = [Fault("GET", "/pods", status=403)]
-        wrong = await make(evict_pods=True).emptied(ORDER, kept=1, lost=0, seconds_left=1.0)
-
-        assert wrong is not None
-        assert wrong.startswith("no pod evicted: HTTP 403")
 
 
 class NoNames(AbstractResolver):
