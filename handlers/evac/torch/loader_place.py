@@ -32,11 +32,13 @@ class Dealt:
         world: How many ranks there are.
         shares: Among how many the loader's sampler deals; None where that is not known.
         share: Samples in one of them; likewise.
+        batch: Samples in one of the loader's batches; likewise.
     """
 
     world: int
     shares: int | None = None
     share: int | None = None
+    batch: int | None = None
 
 
 def dealt(loader: Any, world: int) -> Dealt:
@@ -44,8 +46,17 @@ def dealt(loader: Any, world: int) -> Dealt:
     for holder in (loader, getattr(loader, "batch_sampler", None)):
         sampler = getattr(holder, "sampler", None)
         if isinstance(sampler, DistributedSampler):
-            return Dealt(world, int(sampler.num_replicas), int(sampler.num_samples))
+            shares, share = int(sampler.num_replicas), int(sampler.num_samples)
+            return Dealt(world, shares, share, batch_of(loader))
     return Dealt(world)
+
+
+def batch_of(loader: Any) -> int | None:
+    """Samples in a batch of *loader*, where that is a number; 1 where it makes single ones."""
+    if getattr(loader, "batch_sampler", None) is None:
+        return 1
+    size = getattr(loader, "batch_size", None)
+    return size if isinstance(size, int) else None
 
 
 def placed(state: Any, *, own: bool, was: Dealt, now: Dealt) -> tuple[Any, str]:
@@ -61,12 +72,13 @@ def placed(state: Any, *, own: bool, was: Dealt, now: Dealt) -> tuple[Any, str]:
     if own and was.world == now.world and was.shares in (None, now.shares):
         return state, ""
     taken = samples(state)
-    if taken is not None and was.shares and now.shares and now.share is not None:
+    whole = now.batch if _is_resumable(state) else 1
+    if taken is not None and whole and was.shares and now.shares and now.share is not None:
         total = taken * was.shares
         there = min(total // now.shares, now.share)
-        there -= there % _whole(state)
+        there -= there % whole
         again = max(total - there * now.shares, 0)
-        return moved(state, there), (
+        return moved(state, there, whole), (
             f"the data loader goes on at sample {total - again:,} of its epoch, which is dealt to "
             f"{now.shares} where it was to {was.shares}: {again} come again, none is missed"
         )
@@ -91,15 +103,16 @@ def samples(state: Any) -> int | None:
     return taken if isinstance(taken, int) else None
 
 
-def moved(state: Any, taken: int) -> Any:
+def moved(state: Any, taken: int, batch: int) -> Any:
     """The state of a rank that has taken *taken* samples of its share, made from another's.
 
     Args:
         state: One that `samples` can tell.
+        batch: Samples in a batch now, for a `Resumable`.
     """
     if _is_resumable(state):
-        batches = taken // state["batch"]
-        return {**state, "taken": batches, "begun": batches, "numbers": []}
+        batches = taken // batch
+        return {**state, "taken": batches, "begun": batches, "batch": batch, "numbers": []}
     main = _main(state)
     assert main is not None
     sampler = dict(main["_sampler_iter_state"])
@@ -141,11 +154,6 @@ def _without_numbers(state: Any) -> Any:
 
 def _is_resumable(state: Any) -> bool:
     return isinstance(state, Mapping) and state.get("kind") == RESUMABLE
-
-
-def _whole(state: Any) -> int:
-    """Of how many samples there are whole ones only."""
-    return int(state["batch"]) if _is_resumable(state) else 1
 
 
 def _main(state: Any) -> Mapping[str, Any] | None:

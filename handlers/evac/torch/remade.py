@@ -14,6 +14,7 @@ from typing import Any
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from evac.torch import generators
+from evac.torch.loader_place import batch_of
 from evac.torch.rank_state import load_rng, read_rng
 from evac.torch.rounds import Rounds
 from evac.torch.samplers import samplers
@@ -49,7 +50,7 @@ class Remade:
     @property
     def batch(self) -> int | None:
         """Samples in a batch, where that is a number."""
-        return 1 if self._old.batch_sampler is None else self._old.batch_size
+        return batch_of(self._old)
 
     @property
     def ahead(self) -> int:

@@ -68,11 +68,16 @@ class Resumable(Generic[_T]):
     def __iter__(self) -> Iterator[_T]:
         if self._remade is None:
             self._remade = Remade(self._loader)
-        loaded, self._loaded = self._loaded, None
-        if loaded is not None:
-            self._epoch = _resumed(self._remade, loaded)
-        else:
+        if self._loaded is None:
             self._epoch = _next(self._remade, self._epoch)
+            return _Batches(self._epoch)
+        try:
+            self._epoch = _resumed(self._remade, self._loaded)
+        except BaseException:
+            # Half begun; another try begins anew, at the same place.
+            self._remade = None
+            raise
+        self._loaded = None
         return _Batches(self._epoch)
 
     def state_dict(self) -> dict[str, Any]:
@@ -227,6 +232,8 @@ def _resumed(loader: Remade, state: Mapping[str, Any]) -> _Epoch:
             loader.workers,
         )
         numbers = ()
+    if state["batch"] != loader.batch and not state["finished"]:
+        state, numbers = _rebatched(loader, state), ()
     if state["finished"] and not loader.keeps_workers:
         loader.put_back(state["generators"])
         return _next(loader, None)
@@ -256,6 +263,25 @@ def _resumed(loader: Remade, state: Mapping[str, Any]) -> _Epoch:
     # Others may draw from them, too.
     loader.put_back(state["generators"])
     return epoch
+
+
+def _rebatched(loader: Remade, state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The same place in batches of another size, or the last one before it, so that nothing is missed."""
+    was, now, taken = state["batch"], loader.batch, state["taken"]
+    # Each worker reads a part of its own of an `IterableDataset`, and is as far as whole rounds are.
+    readers = max(loader.workers, 1) if loader.replays else 1
+    # Batches of no fixed size tell no place.
+    there = taken // readers * was // now * readers if was and now else 0
+    again = f"{taken * was - there * (now or 0):,} samples" if was else "what was taken before"
+    log.warning(
+        "the data loader's batches are of %s samples where they were of %s: it goes on at batch %d of its "
+        "epoch, %s come again, none is missed, and random numbers inside its workers start anew",
+        now or "no fixed number of",
+        was or "no fixed number of",
+        there,
+        again,
+    )
+    return {**state, "taken": there, "begun": there}
 
 
 def _refused(loader: Any) -> str:

@@ -254,6 +254,26 @@ def test_in_a_world_of_the_same_size_nothing_is_said_unless_fewer_read(
     assert len(taken(other)) == 20
 
 
+@pytest.mark.parametrize(("was", "batch"), [(2, 8), (1, 3)])
+def test_dealt_anew_in_batches_of_another_size_none_is_missed(was: int, batch: int) -> None:
+    """Whoever keeps the global batch with fewer ranks has larger ones on each."""
+    seen: list[int] = []
+    for rank in range(was):
+        loader = loader_of(was, rank, 64, resumable=True)
+        batches = iter(loader)
+        for _ in range(5):
+            seen += next(batches).tolist()
+    document, rest = document_of(loader, was), []
+    for rank in range(now := 3 - was):
+        data: Any = Numbers(64)
+        sampler: Any = DistributedSampler(data, num_replicas=now, rank=rank, seed=3)
+        fresh: Any = Resumable(DataLoader(data, batch_size=batch, sampler=sampler))
+        RankObjects(None, fresh, {}).load(document, own=False, rank=rank, world=now)
+        rest += taken(fresh)
+    assert set(seen) | set(rest) == set(range(64))
+    assert len(set(seen) & set(rest)) == 4
+
+
 def test_a_loader_in_batches_of_its_own_is_found_out(caplog: pytest.LogCaptureFixture) -> None:
     data = Numbers(8)
     batches = torch.utils.data.BatchSampler(DistributedSampler(data, 2, 0), 2, drop_last=False)

@@ -263,3 +263,77 @@ def test_a_checkpointer_has_it_go_on_and_nothing_to_complain_of(
     assert first + losses(make(), "ended", 3, 5) == whole
     assert "were drawn" not in caplog.text
     assert "checkpoints hold" not in caplog.text
+
+
+def places(batches: Any) -> list[int]:
+    """Of the samples."""
+    return [int(sample[0]) for batch in batches for sample in batch]
+
+
+@pytest.mark.parametrize(
+    ("settings", "was", "now", "kept", "again"),
+    [
+        ({"shuffle": True, "workers": 0}, 2, 4, 4, 0),
+        ({"shuffle": True, "workers": 0}, 4, 3, 4, 1),
+        ({"shuffle": True}, 4, 8, 3, 4),
+        ({"dataset": Stream}, 4, 2, 3, 4),
+    ],
+)
+def test_in_batches_of_another_size_no_sample_is_missed(
+    caplog: pytest.LogCaptureFixture,
+    settings: dict[str, Any],
+    was: int,
+    now: int,
+    kept: int,
+    again: int,
+) -> None:
+    seed(3)
+    loader = resumable(batch_size=was, **settings)
+    batches = iter(loader)
+    seen = places(next(batches) for _ in range(kept))
+    other = resumable(batch_size=now, **settings)
+    other.load_state_dict(loader.state_dict())
+    rest = places(other)
+    assert set(seen) | set(rest) == set(range(SIZE))
+    assert len(set(seen) & set(rest)) == again
+    assert f"{again} samples come again, none is missed" in caplog.text
+    end(loader)
+
+
+def test_batches_of_no_fixed_size_come_again(caplog: pytest.LogCaptureFixture) -> None:
+    loader = resumable(workers=0)
+    next(iter(loader))
+    data = Noisy()
+    other = Resumable(DataLoader(data, batch_sampler=BatchSampler(range(SIZE), 5, False)))
+    other.load_state_dict(loader.state_dict())
+    assert places(other) == list(range(SIZE))
+    assert "goes on at batch 0 of its epoch" in caplog.text
+
+
+class FailsOnce(Sampler[int]):
+    """Where a class of it begins for the second time."""
+
+    begun = 0
+
+    def __len__(self) -> int:
+        return SIZE
+
+    def __iter__(self) -> Iterator[int]:
+        FailsOnce.begun += 1
+        if FailsOnce.begun == 2:
+            raise OSError("for a moment")
+        return iter(torch.randperm(SIZE).tolist())
+
+
+def test_a_start_that_fails_leaves_the_place_for_another_try() -> None:
+    FailsOnce.begun = 0
+    loader = resumable(sampler=FailsOnce, workers=0)
+    batches = iter(loader)
+    seen = places(next(batches) for _ in range(3))
+    state = loader.state_dict()
+    other = resumable(sampler=FailsOnce, workers=0)
+    other.load_state_dict(state)
+    with pytest.raises(OSError, match="for a moment"):
+        iter(other)
+    assert other.state_dict() == state
+    assert sorted(seen + places(other)) == list(range(SIZE))
