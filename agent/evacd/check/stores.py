@@ -8,6 +8,7 @@ from pathlib import Path
 
 from evac.errors import ConfigError, StoreError
 from evac.store import Owner, Store, is_durable, open_store
+from evac.store.beneath import NotGiven
 from evac.store.location import is_of_job
 from evacd.check import mounts
 from evacd.check.findings import Finding, Verdict
@@ -40,12 +41,7 @@ async def check_store(url: str, *, durable_anyway: bool, seconds: float, clock: 
         # Its own text repeats the URL, which may hold a password.
         return Finding(NAME, Verdict.FAIL, shown, f"give {error.expected}")
     except StoreError as error:
-        return Finding(
-            NAME,
-            Verdict.FAIL,
-            f"{shown}: {error.reason}",
-            "make it exist and writable for this user, or give another --store",
-        )
+        return Finding(NAME, Verdict.FAIL, f"{shown}: {error.reason}", _cure_of(error))
     if url.startswith("file://"):
         goes = _goes_with_machine(Path(url.removeprefix("file://")))
         if goes and not durable_anyway:
@@ -57,6 +53,12 @@ async def check_store(url: str, *, durable_anyway: bool, seconds: float, clock: 
             )
     lasts = "" if is_durable(url) else "; a peer's memory: never durable, it goes with that node"
     return Finding(NAME, Verdict.OK, f"{shown}: {rates}{lasts}")
+
+
+def _cure_of(error: StoreError) -> str:
+    if isinstance(error.__cause__, NotGiven):
+        return "let root give files to their users there (NFS: export it with no_root_squash), or give another --store"
+    return "make it exist and writable for this user, or give another --store"
 
 
 async def _exercise(store: Store, clock: Clock) -> str:

@@ -9,6 +9,7 @@ import asyncio
 import ssl
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -17,6 +18,7 @@ from evac.rendezvous.address import ETCD, ETCD_TLS, PORTS, Address, prefix_of
 from evac.rendezvous.etcd_access import NO_FILES, Access, EtcdFiles, Shown, refusal_of
 from evac.rendezvous.etcd_calls import Answer, EtcdCalls, Request, Steps, T
 from evac.rendezvous.keys import Denied, Unreachable
+from evacd.apart import apart
 
 _MOST_BYTES = 8 << 20
 # For word on why a connection over TLS was broken off.
@@ -46,9 +48,8 @@ class Etcds:
             reason = f"no keys but those below {prefix_of('')} are written with a password"
             raise Denied(address.endpoint, reason)
         try:
-            return await asyncio.to_thread(
-                (named or self._others).read, tls=address.scheme == ETCD_TLS
-            )
+            access = named or self._others
+            return await apart(partial(access.read, tls=address.scheme == ETCD_TLS))
         except ValueError as error:
             raise Denied(address.endpoint, str(error)) from error
 

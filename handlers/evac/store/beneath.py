@@ -21,6 +21,10 @@ ROOT_MODE = 0o755
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
+class NotGiven(PermissionError):
+    """The file system gives no file to another user: the workload could not read what we saved for it."""
+
+
 @contextmanager
 def folder(
     root: str, parts: Sequence[str], *, make: bool = False, owner: Owner | None = None
@@ -48,7 +52,8 @@ def own(fd: int, owner: Owner | None) -> None:
     """Hand what we created to *owner*; only root can, so nobody else tries.
 
     Raises:
-        OSError: The file system gives nothing away; the workload could not read what we saved for it.
+        NotGiven: The file system gives nothing away.
+        OSError: Something else is in the way.
     """
     if owner is not None and os.geteuid() == 0:
         try:
@@ -56,7 +61,7 @@ def own(fd: int, owner: Owner | None) -> None:
         except OSError as error:
             why = f"{error.strerror}: its files cannot be given to uid {owner.uid}"
             if error.errno in (errno.EPERM, errno.EACCES):
-                why += " (an NFS export with root_squash?)"
+                raise NotGiven(error.errno, f"{why} (an NFS export with root_squash?)") from error
             raise OSError(error.errno, why) from error
 
 

@@ -93,7 +93,7 @@ def test_a_file_system_that_gives_no_file_to_its_user_is_found_before_the_day(
         "from evacd.clock import SystemClock\n"
         "found = check_store(sys.argv[1], durable_anyway=True, seconds=60, clock=SystemClock())\n"
         "found = asyncio.run(found)\n"
-        "print(found.verdict.name, found.detail)\n"
+        "print(found.verdict.name, found.detail, found.cure)\n"
     )
     strace = ["strace", "-f", "-qq", "--seccomp-bpf", "-o", "/dev/null", "-e", "trace=fchown"]
     strace += ["-e", "inject=fchown:error=EPERM"]
@@ -108,4 +108,9 @@ def test_a_file_system_that_gives_no_file_to_its_user_is_found_before_the_day(
         pytest.skip(f"cannot trace: {done.stderr.strip()}")
 
     assert done.stdout.startswith("FAIL "), done.stdout + done.stderr
-    assert "its files cannot be given to uid 1 (an NFS export with root_squash?)" in done.stdout
+    assert (
+        "its files cannot be given to uid 1 (an NFS export with root_squash?) let root give files"
+        in done.stdout
+    )
+    assert "(NFS: export it with no_root_squash), or give another --store" in done.stdout
+    assert "writable for this user" not in done.stdout

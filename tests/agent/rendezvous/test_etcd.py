@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -9,7 +10,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from evac.rendezvous import log
-from evac.rendezvous.address import ETCD, Address
+from evac.rendezvous.address import ETCD, Address, prefix_of
+from evac.rendezvous.etcd_access import EtcdFiles
 from evac.rendezvous.etcd_keys import EtcdKeys
 from evac.rendezvous.events import Depart, decode
 from evac.rendezvous.keys import Unreachable
@@ -17,6 +19,7 @@ from evacd.clock import SystemClock
 from evacd.rendezvous import Departure, Word
 from evacd.rendezvous.etcd import Etcd, Etcds
 from evacd.rendezvous.jobstore import JobStoreAnnouncer
+from tests.agent.busy import no_thread_left
 from tests.services.etcd import etcd
 from tests.services.process import HOST, Unavailable
 
@@ -58,6 +61,17 @@ async def test_a_departure_lies_in_the_jobs_log(port: int, session: aiohttp.Clie
     keys.close()
 
     assert [event.word for event in found if isinstance(event, Depart)] == ["leaving", "durable"]
+
+
+async def test_what_it_is_shown_is_read_where_all_threads_are_busy(tmp_path: Path) -> None:
+    password = tmp_path / "password"
+    password.write_text("secret\n")
+    etcds = Etcds([f"http://{HOST}:2379"], EtcdFiles(user="evac", password=str(password)))
+
+    async with no_thread_left():
+        shown = await etcds.shown(Address(ETCD, HOST, 2379, f"{prefix_of('')}run"))
+
+    assert (shown.login.user, shown.login.password) == ("evac", "secret")
 
 
 async def test_what_agents_write_it_reads(port: int, session: aiohttp.ClientSession) -> None:

@@ -19,6 +19,7 @@ from contextlib import suppress
 from subprocess import DEVNULL, Popen
 from typing import NoReturn
 
+from evacd.apart import begun_apart
 from evacd.clock import Clock
 from evacd.facts import Probe, Unknown
 from evacd.notice.polled import Polled
@@ -148,7 +149,7 @@ class ExecSource:
                 start_new_session=True,
             )
 
-        starting = asyncio.get_running_loop().run_in_executor(None, start)
+        starting = begun_apart(start)
         try:
             return await asyncio.shield(starting)
         except asyncio.CancelledError:

@@ -12,6 +12,7 @@ import pytest
 
 from evacd.facts import Cancelled, Noticed, Quiet, Unknown
 from evacd.notice.user import ExecSource
+from tests.agent.busy import no_thread_left
 from tests.agent.notice.hearing import LIMIT, MovedClock, watching
 from tests.agent.notice.user.conftest import document, entry
 
@@ -91,6 +92,11 @@ async def test_a_notice_is_heard_and_cancelled(make: Make, tmp_path: Path) -> No
     noticed = hearing.told[0]
     assert isinstance(noticed, Noticed)
     assert (noticed.notice.source, noticed.notice.id) == ("exec", "block-7")
+
+
+async def test_it_is_run_where_all_threads_are_busy(make: Make) -> None:
+    async with no_thread_left():
+        assert await make(*printing(document())).probe() == Quiet("exec")
 
 
 async def test_there_is_no_shell(make: Make) -> None:
