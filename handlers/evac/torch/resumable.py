@@ -17,11 +17,13 @@ numbers than it has without evac.
 """
 
 import logging
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from torch.utils.data import DataLoader, IterDataPipe, MapDataPipe
 
+from evac._clock import Monotonic, monotonic
 from evac.torch.loader_place import RESUMABLE
 from evac.torch.remade import Remade
 from evac.torch.rounds import Rounds
@@ -32,6 +34,8 @@ log = logging.getLogger("evac")
 _T = TypeVar("_T")
 # What a worker's numbers take, where none are known yet.
 _NBYTES = 12_000
+# How often it is told how far a loader is that reads again.
+_TELL_SECONDS = 60.0
 
 
 class Resumable(Generic[_T]):
@@ -43,15 +47,19 @@ class Resumable(Generic[_T]):
     Args:
         loader: Its order is drawn when an epoch begins: from the global random numbers, from generators that
             are attributes of its samplers, or by ``set_epoch``. After a resume it has as many workers as before.
+            An `IterableDataset` is read again from its epoch's begin, which takes as long as it had taken; one that
+            can tell its place in a ``state_dict`` of its own goes on at once with torchdata's `StatefulDataLoader`.
+        clock: Seconds, by which it tells how far reading again is.
 
     Raises:
         ValueError: It goes through its data in its own way.
     """
 
-    def __init__(self, loader: DataLoader[_T]) -> None:
+    def __init__(self, loader: DataLoader[_T], *, clock: Monotonic = monotonic) -> None:
         if reason := _refused(loader):
             raise ValueError(f"Resumable: expected a torch.utils.data.DataLoader, got {reason}")
         self._loader = loader
+        self._clock = clock
         self._remade: Remade | None = None
         self._epoch: _Epoch | None = None
         # A state, until an epoch has begun with it.
@@ -69,10 +77,10 @@ class Resumable(Generic[_T]):
         if self._remade is None:
             self._remade = Remade(self._loader)
         if self._loaded is None:
-            self._epoch = _next(self._remade, self._epoch)
+            self._epoch = _next(self._remade, self._epoch, self._clock)
             return _Batches(self._epoch)
         try:
-            self._epoch = _resumed(self._remade, self._loaded)
+            self._epoch = _resumed(self._remade, self._loaded, self._clock)
         except BaseException:
             # Half begun; another try begins anew, at the same place.
             self._remade = None
@@ -145,9 +153,10 @@ class _Epoch:
         except StopIteration:
             self.finished = True
             raise
-        except Exception:
-            # One that could not be made is one of them, too.
-            self._took(None)
+        except Exception as error:
+            # One that could not be made is one of them, too; one that was late is still to come.
+            if not self._workers or _of_a_batch(error):
+                self._took(None)
             raise
         if self.rounds is None:
             self._took({})
@@ -156,14 +165,26 @@ class _Epoch:
         self._took(numbers)
         return batch
 
-    def take_again(self, count: int) -> None:
-        """Take so many that were taken before, or as many as there are."""
-        for _ in range(count):
+    def take_again(self, count: int, clock: Monotonic) -> None:
+        """Take so many that were taken before, or as many as there are; it tells how far it is.
+
+        Raises:
+            Exception: Of the loader itself, and not of a batch.
+        """
+        told, first, last = clock(), self.taken, self.taken + count
+        while self.taken < last:
+            if (now := clock()) - told >= _TELL_SECONDS:
+                told = now
+                log.info("%d of %d batches are read again", self.taken - first, count)
+            before = self.taken
             try:
                 self.take()
             except StopIteration:
                 return
-            except Exception:  # whatever it was, the run had it and went on
+            except Exception:
+                if self.taken == before:
+                    raise
+                # Whatever it was, the run had it and went on.
                 log.debug("a batch that was taken before has failed again", exc_info=True)
 
     def state(self) -> dict[str, Any]:
@@ -202,14 +223,14 @@ class _Batches(Iterator[_T]):
         return batch
 
 
-def _next(loader: Remade, before: _Epoch | None) -> _Epoch:
+def _next(loader: Remade, before: _Epoch | None, clock: Monotonic) -> _Epoch:
     """A new epoch, after another."""
     if before is None or not loader.keeps_workers:
         began = loader.numbers()
         return _Epoch(loader.begin(), began, None, loader.rounds(0, ()), workers=loader.workers)
     if not before.finished and loader.end():
         # The loader would make what it has promised, and throw it away; so it is known how that leaves the workers.
-        before.take_again(loader.ahead + 1)
+        before.take_again(loader.ahead + 1, clock)
     before.finished = True
     stand = before.rounds.now if before.rounds is not None else ()
     began = loader.numbers()
@@ -222,7 +243,7 @@ def _next(loader: Remade, before: _Epoch | None) -> _Epoch:
     )
 
 
-def _resumed(loader: Remade, state: Mapping[str, Any]) -> _Epoch:
+def _resumed(loader: Remade, state: Mapping[str, Any], clock: Monotonic) -> _Epoch:
     """The epoch that *state* is of, or the one after it."""
     numbers: Sequence[Numbers | None] = state["numbers"]
     if state["workers"] != loader.workers:
@@ -236,7 +257,7 @@ def _resumed(loader: Remade, state: Mapping[str, Any]) -> _Epoch:
         state, numbers = _rebatched(loader, state), ()
     if state["finished"] and not loader.keeps_workers:
         loader.put_back(state["generators"])
-        return _next(loader, None)
+        return _next(loader, None, clock)
     started = state["started"] or (state["began"] if state["finished"] else None)
     if loader.keeps_workers and started is not None:
         with loader.as_at(started):
@@ -259,10 +280,24 @@ def _resumed(loader: Remade, state: Mapping[str, Any]) -> _Epoch:
             workers=loader.workers,
             taken=passed,
         )
-        epoch.take_again(taken - passed)
+        if loader.replays and taken > passed:
+            log.info("%d batches of an IterableDataset are read again to go on behind them", taken)
+        epoch.take_again(taken - passed, clock)
     # Others may draw from them, too.
     loader.put_back(state["generators"])
     return epoch
+
+
+def _of_a_batch(error: Exception) -> bool:
+    """Whether a worker raised it for a batch: else that one is not done with, and comes the next time.
+
+    torch raises in this process what came from another one in one place (`torch._utils.ExceptionWrapper`, 2.9-2.14), and a
+    time-out or the end of a worker elsewhere; by their types and texts they may be alike.
+    """
+    return any(
+        frame.f_code.co_name == "reraise" and frame.f_globals.get("__name__") == "torch._utils"
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+    )
 
 
 def _rebatched(loader: Remade, state: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -2,6 +2,9 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import count, islice
+from pathlib import Path
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -337,3 +340,59 @@ def test_a_start_that_fails_leaves_the_place_for_another_try() -> None:
         iter(other)
     assert other.state_dict() == state
     assert sorted(seen + places(other)) == list(range(SIZE))
+
+
+class Late(Noisy):
+    """Its third sample waits until a file is there."""
+
+    def __init__(self, go: Path) -> None:
+        super().__init__(4)
+        self._go = go
+
+    def __getitem__(self, place: int) -> torch.Tensor:
+        while place == 2 and not self._go.exists():
+            sleep(0.01)
+        return super().__getitem__(place)
+
+
+def patient(batches: Iterator[Any]) -> Iterator[Any]:
+    """On a busy machine any batch may be late."""
+    while True:
+        try:
+            yield next(batches)
+        except StopIteration:
+            return
+        except RuntimeError as error:
+            assert "timed out" in str(error)  # noqa: PT017 - it may come or not
+
+
+def test_a_batch_that_is_late_is_still_to_come(tmp_path: Path) -> None:
+    """The loop catches the time-out and asks again."""
+    go = tmp_path / "go"
+    loader = resumable(dataset=partial(Late, go), workers=1, batch_size=1, timeout=1)
+    batches = iter(loader)
+    seen = places(islice(patient(batches), 2))
+    with pytest.raises(RuntimeError, match="timed out"):
+        next(batches)
+    assert loader.state_dict()["taken"] == 2
+    go.touch()
+    other = resumable(dataset=partial(Late, go), workers=1, batch_size=1)
+    other.load_state_dict(loader.state_dict())
+    assert places(other) == [2, 3]
+    assert seen + places(patient(batches)) == [0, 1, 2, 3]
+    end(loader)
+
+
+def test_what_is_read_again_is_told_each_minute(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="evac")
+    first = resumable(dataset=Stream, workers=0, batch_size=None)
+    batches = iter(first)
+    for _ in range(5):
+        next(batches)
+    seconds = count(step=25.0)
+    other = Resumable(DataLoader(Stream(), batch_size=None), clock=lambda: next(seconds))
+    other.load_state_dict(first.state_dict())
+    assert plain(next(iter(other)))[0] == 5
+    assert "5 batches of an IterableDataset are read again" in caplog.text
+    assert caplog.text.count("2 of 5 batches are read again") == 1
+    assert caplog.text.count("of 5 batches are read again") == 1
