@@ -15,28 +15,18 @@ from typing import Any, TypeAlias
 import structlog
 
 from evac.generation import Generation
+from evacd.before import Before
 from evacd.clock import Clock
 from evacd.cordon import Cordon
 from evacd.cordon.gate import Gate
-from evacd.facts import (
-    Cancelled,
-    Confidence,
-    Kept,
-    Notice,
-    Noticed,
-    Order,
-    Outcome,
-    Probe,
-    Quiet,
-    Step,
-)
+from evacd.facts import Confidence, Kept, Notice, Order, Outcome, Probe, Step
 from evacd.operator import NAME as OPERATOR
 from evacd.rendezvous import Announcer, Departure, Word
 from evacd.rendezvous.line import Lines
 from evacd.report.journal import Journal
 from evacd.report.standing import AtStart, OperatorDrain, Ordered, Standing, at_start
 from evacd.report.standing_file import StandingFile
-from evacd.report.standing_notices import LONGEST_SECONDS, Heard, Key, kept, of_boot, over, recalled
+from evacd.report.standing_notices import LONGEST_SECONDS, kept, of_boot, over
 
 log = structlog.get_logger()
 
@@ -86,11 +76,7 @@ class Leaving:
         self._held: Order | None = None
         # Where it was an earlier boot that closed it: not later than then it is open, monotonic.
         self._patient_until: float | None = None
-        # What carried the order of before a restart within this boot, and whether any of it
-        # was told again.
-        self._before: dict[Key, Heard] = {}
-        self._told_again = False
-        self._order_before: str | None = None
+        self._before = Before()
         self._gates = tuple(
             Gate(cordon, clock=clock, run=self._run_beside, tell=self._tell, noted=self._noted)
             for cordon in cordons
@@ -104,7 +90,7 @@ class Leaving:
     def begin(self, order: Order) -> None:
         """An order is given: no new work lands here."""
         self._held = self._patient_until = None
-        self._order_before = None
+        self._before.begin()
         given = self._clock.utc() - timedelta(seconds=self._clock.monotonic() - order.given)
         before = self._standing.order
         if before is not None and before.id == order.id:
@@ -166,8 +152,7 @@ class Leaving:
         """
         self._held = self._patient_until = None
         told = dict.fromkeys([*self._standing.told, *jobs]) or {"": None}
-        self._before.clear()
-        self._order_before = None
+        self._before.forget()
         others = tuple(each for each in self._standing.notices if each.boot != self._boot)
         self._note(replace(self._standing, told=(), notices=others))
         for gate in self._gates:
@@ -179,20 +164,12 @@ class Leaving:
 
     def recall(self, probe: Probe) -> Probe:
         """*probe* in the light of what was heard before a restart: a notice has no more time."""
-        match probe:
-            case Noticed(notice) if before := self._before.get((notice.source, notice.id)):
-                self._told_again = True
-                return Noticed(recalled(notice, before))
-            case Cancelled(source, id):
-                self._before.pop((source, id), None)
-            case Quiet(source):
-                self._before = {key: each for key, each in self._before.items() if key[0] != source}
-        return probe
+        return self._before.recall(probe)
 
     @property
     def order_before(self) -> str | None:
         """Id of the order of before a restart, which the next one goes on with; else None."""
-        return self._order_before if self._told_again else None
+        return self._before.order
 
     def keep(self, leaving: Iterable[Notice]) -> None:
         """Remember what carries the running order.
@@ -202,7 +179,7 @@ class Leaving:
         """
         found = self._standing.notices
         now, utc = self._clock.monotonic(), self._clock.utc()
-        notices = kept(found, leaving, self._before, boot=self._boot, now=now, utc=utc)
+        notices = kept(found, leaving, self._before.waited_for, boot=self._boot, now=now, utc=utc)
         if notices != found:
             self._note(replace(self._standing, notices=notices))
 
@@ -263,8 +240,8 @@ class Leaving:
             gate.inherit(partial(self._inherited, gate))
         if found is None:
             return None
-        here = of_boot(found.notices, self._boot)
-        self._before, self._order_before = dict(here), found.order.id if found.order else None
+        order_before = found.order.id if found.order else None
+        self._before = Before(of_boot(found.notices, self._boot), order_before)
         if do is AtStart.NOTHING:
             self._standing = replace(found, boot=self._boot, told=(), drain=None)
             return None
@@ -336,7 +313,7 @@ class Leaving:
             return Order("", now, Confidence.CERTAIN, "evacd", "restart", given=now)
         was = found.order
         since = max((self._clock.utc() - was.given).total_seconds(), 0.0)
-        seen = min((each.seen for each in self._before.values()), default=now - since)
+        seen = self._before.first_seen(default=now - since)
         self._journal.resume(was.id, since_seconds=now - seen)
         return Order(was.id, now, was.confidence, was.source, was.kind, given=now - since)
 
