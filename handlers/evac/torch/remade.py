@@ -6,14 +6,14 @@ travels beside its numbers in a tuple, the parts of which are pinned each as by 
 """
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice
 from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from evac.torch import generators
+from evac.torch.loader_order import Begin, Order, as_it_is
 from evac.torch.loader_place import batch_of
 from evac.torch.rank_state import load_rng, read_rng
 from evac.torch.rounds import Rounds
@@ -34,7 +34,7 @@ class Remade:
         self.replays = isinstance(loader.dataset, IterableDataset)
         self._travels = self.workers > 0 and not self.replays
         self._start = _Start(loader.worker_init_fn)
-        self._order = _Order(
+        self._order = Order(
             loader.sampler if loader.batch_sampler is None else loader.batch_sampler
         )
         with warnings.catch_warnings():
@@ -94,21 +94,30 @@ class Remade:
         finally:
             load_rng(before)
 
-    def begin(self, passed: int = 0, numbers: Sequence[Numbers | None] = ()) -> Iterator[Any]:
+    def begin(
+        self,
+        passed: int = 0,
+        numbers: Sequence[Numbers | None] = (),
+        *,
+        unseeded: bool = False,
+    ) -> Iterator[Any]:
         """The batches of an epoch.
 
         Args:
             passed: How many to pass over.
             numbers: Where its workers stand, if they are started for it.
+            unseeded: Its workers had lived on from another epoch: no seed was drawn for them, and the sampler
+                goes on as if none were now.
         """
         self._order.passed, self._start.numbers = passed, numbers
+        self._order.start = self._unseeded() if unseeded else as_it_is
         try:
             batches = iter(self._new)
             if self.workers == 0:
                 # With the first batch the sampler would draw from numbers that belong to others.
                 self._order.pass_over()
         finally:
-            self._order.passed, self._start.numbers = 0, ()
+            self._order.passed, self._start.numbers, self._order.start = 0, (), as_it_is
         return batches
 
     def start_workers(self, numbers: Sequence[Numbers | None]) -> None:
@@ -123,6 +132,26 @@ class Remade:
         """Give the workers nothing more to do in this epoch; False where that cannot be."""
         self._order.end()
         return not self.replays
+
+    def _unseeded(self) -> Begin:
+        """Begin from where the numbers stand now, also when torch does so twice, and draws the seed in between."""
+        put_back = self._take_back()
+
+        def begin(sampler: Any) -> tuple[Iterator[Any], Callable[[], None]]:
+            put_back()
+            return iter(sampler), self._take_back()
+
+        return begin
+
+    def _take_back(self) -> Callable[[], None]:
+        """For what is drawn from here on until it is called."""
+        numbers = self.numbers()
+
+        def put_back() -> None:
+            load_rng(numbers["rng"])
+            self.put_back(numbers["generators"])
+
+        return put_back
 
     def _generators(self) -> dict[str, Any]:
         found = {
@@ -158,54 +187,6 @@ class Remade:
         else:
             given["batch_sampler"] = self._order
         return DataLoader(old.dataset, **given)
-
-
-class _Order:
-    """A sampler's order, from some place on.
-
-    Attributes:
-        passed: How much of it the next iterator passes over; None for all, without asking the sampler.
-    """
-
-    def __init__(self, sampler: Any) -> None:
-        self._sampler = sampler
-        self._newest = _Rest(iter(()), 0)
-        self.passed: int | None = 0
-
-    def __len__(self) -> int:
-        return len(self._sampler)
-
-    def __iter__(self) -> Iterator[Any]:
-        if self.passed is None:
-            return iter(())
-        self._newest = _Rest(iter(self._sampler), self.passed)
-        return self._newest
-
-    def pass_over(self) -> None:
-        """Have the newest iterator do that now."""
-        self._newest.pass_over()
-
-    def end(self) -> None:
-        """Have it end."""
-        self._newest.end()
-
-
-class _Rest(Iterator[Any]):
-    def __init__(self, order: Iterator[Any], passed: int) -> None:
-        self._order = order
-        self._passed = passed
-
-    def __next__(self) -> Any:
-        self.pass_over()
-        return next(self._order)
-
-    def pass_over(self) -> None:
-        passed, self._passed = self._passed, 0
-        for _ in islice(self._order, passed):
-            pass
-
-    def end(self) -> None:
-        self._order, self._passed = iter(()), 0
 
 
 class _Start:

@@ -45,10 +45,13 @@ class Resumable(Generic[_T]):
     iterator at the last batch that was taken from it.
 
     Args:
-        loader: Its order is drawn when an epoch begins: from the global random numbers, from generators that
-            are attributes of its samplers, or by ``set_epoch``. After a resume it has as many workers as before.
+        loader: Its order is drawn when an epoch begins, from the global random numbers or by ``set_epoch``, or at any
+            time from generators that are attributes of its samplers; one that draws from the global numbers amid
+            an epoch, as a sampler in buckets may, is named in a warning. After a resume it has as many workers as before.
             An `IterableDataset` is read again from its epoch's begin, which takes as long as it had taken; one that
             can tell its place in a ``state_dict`` of its own goes on at once with torchdata's `StatefulDataLoader`.
+            Without workers (``num_workers=0``) it has to draw nothing from the global random numbers, from which
+            training draws in between: a warning names it.
         clock: Seconds, by which it tells how far reading again is.
 
     Raises:
@@ -129,7 +132,7 @@ class _Epoch:
         started: Mapping[str, Any] | None,
         rounds: Rounds | None,
         *,
-        workers: int,
+        loader: Remade,
         taken: int = 0,
     ) -> None:
         self.began = began
@@ -138,7 +141,8 @@ class _Epoch:
         self.finished = False
         self.taken = taken
         self._batches = batches
-        self._workers = workers
+        self._workers = loader.workers
+        self._persistent = loader.keeps_workers
 
     def take(self) -> Any:
         """The next batch.
@@ -196,6 +200,7 @@ class _Epoch:
         return {
             "kind": RESUMABLE,
             "workers": self._workers,
+            "persistent": self._persistent,
             "taken": self.taken,
             "begun": self.rounds.begun if self.rounds is not None else self.taken,
             "finished": self.finished,
@@ -227,7 +232,7 @@ def _next(loader: Remade, before: _Epoch | None, clock: Monotonic) -> _Epoch:
     """A new epoch, after another."""
     if before is None or not loader.keeps_workers:
         began = loader.numbers()
-        return _Epoch(loader.begin(), began, None, loader.rounds(0, ()), workers=loader.workers)
+        return _Epoch(loader.begin(), began, None, loader.rounds(0, ()), loader=loader)
     if not before.finished and loader.end():
         # The loader would make what it has promised, and throw it away; so it is known how that leaves the workers.
         before.take_again(loader.ahead + 1, clock)
@@ -239,7 +244,7 @@ def _next(loader: Remade, before: _Epoch | None, clock: Monotonic) -> _Epoch:
         began,
         before.started or before.began,
         loader.rounds(0, stand),
-        workers=loader.workers,
+        loader=loader,
     )
 
 
@@ -253,6 +258,13 @@ def _resumed(loader: Remade, state: Mapping[str, Any], clock: Monotonic) -> _Epo
             loader.workers,
         )
         numbers = ()
+    if state["persistent"] != loader.keeps_workers:
+        log.warning(
+            "the loader's workers lived on from epoch to epoch: %s, and now: %s; the epochs after this one "
+            "are others than they would have been",
+            state["persistent"],
+            loader.keeps_workers,
+        )
     if state["batch"] != loader.batch and not state["finished"]:
         state, numbers = _rebatched(loader, state), ()
     if state["finished"] and not loader.keeps_workers:
@@ -265,19 +277,19 @@ def _resumed(loader: Remade, state: Mapping[str, Any], clock: Monotonic) -> _Epo
     if state["finished"]:
         loader.put_back(state["generators"])
         began = loader.numbers()
-        return _Epoch(
-            loader.begin(), began, started, loader.rounds(0, numbers), workers=loader.workers
-        )
+        return _Epoch(loader.begin(), began, started, loader.rounds(0, numbers), loader=loader)
     taken = state["taken"]
     passed = state["begun"] if numbers else loader.round_of(taken)
     began = state["began"] or loader.numbers()
     with loader.as_at(began):
         epoch = _Epoch(
-            loader.begin(passed, numbers),
+            loader.begin(
+                passed, numbers, unseeded=started is not None and not loader.keeps_workers
+            ),
             began,
             state["started"],
             loader.rounds(passed, numbers),
-            workers=loader.workers,
+            loader=loader,
             taken=passed,
         )
         if loader.replays and taken > passed:

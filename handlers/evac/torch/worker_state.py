@@ -53,11 +53,18 @@ def unkept(loader: Any) -> str:
     if isinstance(said, str):
         return said
     workers = getattr(loader, "num_workers", 0)
-    if not isinstance(workers, int) or workers < 1:
+    if not isinstance(workers, int):
         return ""
     if isinstance(loader, Resumable):
+        if not workers and isinstance(loader.dataset, IterableDataset):
+            return (
+                f"it has none, and if {type(loader.dataset).__name__} draws in this process, training draws in "
+                "between: read again, it is other samples (num_workers=1 keeps them apart)"
+            )
         if loader.persistent_workers and isinstance(loader.dataset, IterableDataset):
             return "persistent ones that read an IterableDataset, from its second epoch on"
+        return ""
+    if workers < 1:
         return ""
     if not _is_torchdata(loader):
         return f"of {type(loader).__name__} nothing is known; StatefulDataLoader and evac.torch.Resumable keep them"

@@ -234,6 +234,9 @@ def test_what_it_cannot_keep_is_named(persistent: bool) -> None:
     loader = resumable(dataset=Stream, persistent_workers=persistent)
     named = worker_state.unkept(loader)
     assert ("from its second epoch on" in named) is persistent
+    named = worker_state.unkept(resumable(dataset=Stream, workers=0))
+    assert "if Stream draws in this process, training draws in between" in named
+    assert worker_state.unkept(resumable(workers=0)) == ""
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -396,3 +399,72 @@ def test_what_is_read_again_is_told_each_minute(caplog: pytest.LogCaptureFixture
     assert "5 batches of an IterableDataset are read again" in caplog.text
     assert caplog.text.count("2 of 5 batches are read again") == 1
     assert caplog.text.count("of 5 batches are read again") == 1
+
+
+@pytest.mark.parametrize(
+    ("workers", "settings"),
+    [
+        (0, {"shuffle": True}),
+        (2, {"shuffle": True, "generator": from_torch}),
+        (2, {"sampler": FailsOnce}),
+        (0, {"sampler": FailsOnce, "generator": from_torch}),
+    ],
+)
+def test_without_workers_that_live_on_the_order_is_the_same(
+    caplog: pytest.LogCaptureFixture, workers: int, settings: dict[str, Any]
+) -> None:
+    """In the second epoch of those no seed was drawn for them."""
+    FailsOnce.begun = 9
+    seed(3)
+    loader = resumable(persistent_workers=True, **settings)
+    for _ in loader:
+        torch.rand(1)
+    batches = iter(loader)
+    seen = places(next(batches) for _ in range(3))
+    state = loader.state_dict()
+    seen += places(batches)
+    assert sorted(seen) == list(range(SIZE))
+    end(loader)
+    for _ in range(2):
+        # And once more from there.
+        other = resumable(workers=workers, **settings)
+        other.load_state_dict(state)
+        batches = iter(other)
+        state = other.state_dict()
+        assert places(batches) == seen[12:]
+        assert "lived on from epoch to epoch: True, and now: False" in caplog.text
+        end(other)
+
+
+class Buckets(Sampler[int]):
+    """Shuffles each when it is reached."""
+
+    def __init__(self, generator: torch.Generator | None = None) -> None:
+        self.generator = generator
+
+    def __len__(self) -> int:
+        return SIZE
+
+    def __iter__(self) -> Iterator[int]:
+        for first in range(0, SIZE, 11):
+            yield from (first + torch.randperm(11, generator=self.generator)).tolist()
+
+
+@pytest.mark.parametrize(
+    ("sampler", "told"),
+    [
+        (Buckets, 1),
+        (lambda: Buckets(from_torch()), 0),
+        (lambda: RandomSampler(Noisy(), replacement=True, num_samples=99), 0),
+        (FailsOnce, 0),
+    ],
+)
+def test_a_sampler_that_draws_amid_an_epoch_is_named_once(
+    caplog: pytest.LogCaptureFixture, sampler: Callable[[], Sampler[int]], told: int
+) -> None:
+    FailsOnce.begun = 9
+    loader = resumable(sampler=sampler, workers=0)
+    for _ in range(2):
+        places(loader)
+    assert caplog.text.count("Buckets draws from the global random numbers amid an epoch") == told
+    assert caplog.text.count("amid an epoch") == told
