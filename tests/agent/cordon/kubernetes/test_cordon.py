@@ -327,7 +327,7 @@ async def test_a_reopen_that_needs_several_tries_tells_that_it_opened(
 ) -> None:
     assert await close(make()) is None
     cluster.kube.faults = [Fault("PATCH", f"/nodes/{NODE}/status", status=503)]
-    cordon = make(timeout_seconds=0.4)
+    cordon = make(timeout_seconds=1.0)
 
     async with asyncio.timeout(60):
         while "unschedulable" in cluster.node["spec"]:
