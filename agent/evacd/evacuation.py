@@ -173,6 +173,7 @@ class Evacuation:
                 self.flush.wake()
             case Left(unit, rank):
                 log.info("workload.left", unit=unit, rank=rank)
+                self.own.left(happening)
                 self.flush.wake()
             case StagedOne():
                 self.flush.wake()

@@ -31,17 +31,19 @@ class Before:
         callers: Callback workloads that were on board when it was given; 0 where what was staged
             is to be saved.
         outcome: None where nothing had become of it yet.
+        gone: Ranks of those callback workloads that have left since, as finished.
     """
 
     order: Order
     unit: str
     callers: int
     outcome: Outcome | None
+    gone: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
 class Over:
-    """One that nobody has closed, and that cannot be gone on with.
+    """One that has no end, and that cannot be gone on with.
 
     Attributes:
         unit: "" where that is not on record.
@@ -50,6 +52,20 @@ class Over:
     id: str
     unit: str
     reason: str
+
+
+@dataclass(frozen=True)
+class Unclosed:
+    """One whose end is on record, but that nobody has closed."""
+
+    id: str
+
+
+def ordered(id: str, *, given: float, deadline: float) -> Order:
+    """The order of a job that asks for it."""
+    return Order(
+        id, deadline, Confidence.CERTAIN, SOURCE, KIND, given=given, scope=Scope.WORKLOAD
+    )  # fmt: skip
 
 
 def given(order: Order, unit: str, *, callers: int, now: float) -> Mapping[str, Any]:
@@ -86,7 +102,13 @@ def told(unit: str, outcome: Outcome | None) -> dict[str, Any]:
     }
 
 
-def own_orders_of(journal: Path, *, boot: str) -> tuple["Before | Over", ...]:
+def reported(unit: str, outcome: Outcome) -> dict[str, Any]:
+    """The last that the journal is told."""
+    verdict = "1 saved, 0 lost" if isinstance(outcome, Kept) else "0 saved, 1 lost"
+    return {"verdict": verdict, **told(unit, outcome)}
+
+
+def own_orders_of(journal: Path, *, boot: str) -> "tuple[Before | Over | Unclosed, ...]":
     """All that the file *journal* tells of, oldest first. Blocks for a moment."""
     try:
         return tuple(read(load(journal, last=REMEMBERED, source=SOURCE), boot=boot))
@@ -95,7 +117,7 @@ def own_orders_of(journal: Path, *, boot: str) -> tuple["Before | Over", ...]:
         return ()
 
 
-def read(incidents: Iterable[Incident], *, boot: str) -> Iterator[Before | Over]:
+def read(incidents: Iterable[Incident], *, boot: str) -> Iterator[Before | Over | Unclosed]:
     """What is to be done about each of them, oldest first.
 
     Args:
@@ -103,9 +125,12 @@ def read(incidents: Iterable[Incident], *, boot: str) -> Iterator[Before | Over]
     """
     for one in incidents:
         found = _before(one)
+        over = any(event.name == "report.written" for event in one.events)
+        if over and one.ended is None:
+            yield Unclosed(one.id)
         if one.boot == boot and found is not None:
             yield found
-        elif one.ended is None:
+        elif one.ended is None and not over:
             booted = "the machine has booted since, and its memory is gone"
             reason = booted if one.boot != boot else "its record cannot be read"
             yield Over(one.id, found.unit if found is not None else "", reason)
@@ -124,10 +149,7 @@ def _before(incident: Incident) -> Before | None:
                     "callers": int(callers),
                 },
             ) if found is None and math.isfinite(given) and math.isfinite(deadline):
-                order = Order(
-                    incident.id, deadline, Confidence.CERTAIN, SOURCE, KIND,
-                    given=given, scope=Scope.WORKLOAD,
-                )  # fmt: skip
+                order = ordered(incident.id, given=given, deadline=deadline)
                 found = Before(order, unit, callers, None)
             case Event(name="order.amended", data={"deadline": float(deadline)}) if (
                 found is not None and deadline < found.order.deadline
@@ -135,6 +157,8 @@ def _before(incident: Incident) -> Before | None:
                 amendments = found.order.amendments + 1
                 sooner = replace(found.order, deadline=deadline, amendments=amendments)
                 found = replace(found, order=sooner)
+            case Event(name="workload.left", data={"rank": int(rank)}) if found is not None:
+                found = replace(found, gone=found.gone | {rank})
             case Event(name="report.written") if found is not None:
                 found = replace(found, outcome=_outcome(found.unit, event.data))
     return found

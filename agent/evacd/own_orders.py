@@ -16,12 +16,13 @@ from typing import Any, Protocol
 
 import structlog
 
+from evacd import own_before
 from evacd.allowance import Allowance
 from evacd.clock import Clock
-from evacd.facts import Confidence, Kept, Lost, Notice, Order, Outcome, Scope, Unit
-from evacd.own_before import KIND, REMEMBERED, SOURCE, Before, Over, amended, given, told
+from evacd.facts import Kept, Lost, Notice, Order, Outcome, Unit
+from evacd.own_before import REMEMBERED, Before, Over, Unclosed
 from evacd.report.journal import Journal
-from evacd.workloads import TurnResult
+from evacd.workloads import Left, TurnResult
 
 log = structlog.get_logger()
 
@@ -68,8 +69,8 @@ class OnBoard(Protocol):
         """How many callback workloads of a unit are on board."""
         ...
 
-    def hurry(self, order: Order) -> None:
-        """Whoever has a turn under *order* has no more time than it leaves."""
+    def hurry(self, order: Order, unit: str | None = None) -> None:
+        """Whoever has a turn under *order*, of *unit* alone, has no more time than it leaves."""
         ...
 
 
@@ -92,12 +93,14 @@ class _Asked:
         callers: So many callback workloads have their turn, which decides; 0 where the flush does.
         since: Since when those that have not come back yet are waited for, monotonic seconds; None
             where nobody is.
+        gone: Ranks of those callback workloads that have left since, as finished.
     """
 
     order: Order
     incident: bool
     callers: int = 0
     since: float | None = None
+    gone: frozenset[int] = frozenset()
     state: str = "waiting"
     settled: bool = False
     outcome: Outcome | None = None
@@ -106,6 +109,11 @@ class _Asked:
     def flushed(self) -> bool:
         """What becomes of it is for the flush to say, and now."""
         return not (self.settled or self.callers)
+
+    @property
+    def expected(self) -> int:
+        """So many callback workloads have to be on board for a turn of all of them."""
+        return self.callers - len(self.gone)
 
 
 class OwnOrders:
@@ -174,7 +182,7 @@ class OwnOrders:
         self._go(one, unit)
         return one.order
 
-    def resume(self, before: Iterable[Before | Over]) -> None:
+    def resume(self, before: Iterable[Before | Over | Unclosed]) -> None:
         """Go on with what an earlier daemon had not settled, and remember what it had.
 
         Args:
@@ -184,6 +192,9 @@ class OwnOrders:
         for one in before:
             if isinstance(one, Over):
                 self._close(one)
+            elif isinstance(one, Unclosed):
+                self._journal.resume(one.id, since_seconds=0.0)
+                self._journal.close(one.id)
             elif one.outcome is not None:
                 state = "kept" if isinstance(one.outcome, Kept) else "lost"
                 ended = _Asked(one.order, True, state=state, settled=True, outcome=one.outcome)
@@ -197,20 +208,28 @@ class OwnOrders:
             if one.since is not None and not one.settled:
                 self._go(one, unit)
 
+    def left(self, one: Left) -> None:
+        """A workload is finished: where it is a callback workload, nobody waits for its return any more."""
+        asked = self._asked.get(one.unit)
+        if one.calls and asked is not None and asked.callers and not asked.settled:
+            asked.gone |= {one.rank}
+            self._record(asked, "workload.left", {"unit": one.unit, "rank": one.rank})
+
     def _go_on(self, before: Before, now: float) -> None:
         asked = self._asked.get(before.unit)
         if asked is not None and not asked.settled:
-            self._close(
-                Over(before.order.id, before.unit, f"order {asked.order.id} is for the same")
-            )
+            why = f"order {asked.order.id} is for the same"
+            self._close(Over(before.order.id, before.unit, why))
             return
         order, unit = before.order, before.unit
         left = order.deadline - now
         log.warning("order.resumed", order=order.id, unit=unit, seconds_left=round(left, 3))
-        one = _Asked(order, True, before.callers, since=now)
+        one = _Asked(order, True, before.callers, since=now, gone=before.gone)
         self._keep(unit, one)
         self._journal.resume(order.id, since_seconds=now - order.given)
-        self._record(one, "order.given", given(order, unit, callers=before.callers, now=now))
+        self._record(
+            one, "order.given", own_before.given(order, unit, callers=before.callers, now=now)
+        )
         self._go(one, unit)
 
     def _close(self, over: Over) -> None:
@@ -218,7 +237,9 @@ class OwnOrders:
         self._journal.resume(over.id, since_seconds=0.0)
         if over.unit:
             self._journal.record(over.id, "flush.lost", {"unit": over.unit, "reason": over.reason})
-        self._end(over.id, over.unit, Lost(over.unit, over.reason))
+        self._count("own_order.ended", {"result": "lost"})
+        end = own_before.reported(over.unit, Lost(over.unit, over.reason))
+        self._journal.finish(over.id, "report.written", end)
 
     def _go(self, one: _Asked, unit: str) -> None:
         """Carry it out, unless it is better to wait for who comes back."""
@@ -234,7 +255,7 @@ class OwnOrders:
         now = self._clock.monotonic()
         if one.callers:
             # Of a process without slots nobody knows whether it has ended meanwhile.
-            return now < since + COME_BACK_SECONDS and self._aboard.callers(unit) < one.callers
+            return now < since + COME_BACK_SECONDS and self._aboard.callers(unit) < one.expected
         if now >= max(one.order.deadline, since + COME_BACK_SECONDS):
             return False
         found = self._unit(unit)
@@ -243,25 +264,20 @@ class OwnOrders:
 
     def _begin(self, unit: str, deadline: float, now: float, callers: int) -> _Asked:
         node = self._moves.order
-        order = Order(
-            id=node.id if node is not None else self._new_id(),
-            deadline=deadline,
-            confidence=Confidence.CERTAIN,
-            source=SOURCE,
-            kind=KIND,
-            given=now,
-            scope=Scope.WORKLOAD,
-        )
+        id = node.id if node is not None else self._new_id()
+        order = own_before.ordered(id, given=now, deadline=deadline)
         since = now if self._aboard.returning(unit) else None
         one = _Asked(order, node is None, callers, since)
         self._keep(unit, one)
-        facts = given(order, unit, callers=callers, now=now)
+        facts = own_before.given(order, unit, callers=callers, now=now)
         log.info(
             "order.given",
             order=order.id, scope=order.scope, unit=unit, window_seconds=facts["window_seconds"],
         )  # fmt: skip
         if one.incident:
-            notice = Notice(SOURCE, KIND, order.id, order.confidence, deadline, now, unit)
+            notice = Notice(
+                order.source, order.kind, order.id, order.confidence, deadline, now, unit
+            )
             self._journal.open(order, notice, node=self._node, boot=self._boot)
         self._record(one, "order.given", facts)
         return one
@@ -270,8 +286,8 @@ class OwnOrders:
         if deadline < one.order.deadline:
             amendments = one.order.amendments + 1
             one.order = replace(one.order, deadline=deadline, amendments=amendments)
-            self._record(one, "order.amended", amended(one.order))
-            self._aboard.hurry(one.order)
+            self._record(one, "order.amended", own_before.amended(one.order))
+            self._aboard.hurry(one.order, unit)
             if one.flushed and one.since is None:
                 self._moves.rescue(unit, deadline=deadline)
         return one.order
@@ -283,10 +299,15 @@ class OwnOrders:
         one.state = "moving"
         # As with the flush, an answer that is late still counts.
         patience = max(seconds, COME_BACK_SECONDS)
+        back, expected = self._aboard.callers(unit), one.expected
         result = await self._turns.turn(
             unit, seconds=seconds, order=one.order.id, patience=patience
         )
         took = self._clock.monotonic() - began
+        if 0 < back < expected:
+            # The rest of it is nowhere, however well these did.
+            why = "; ".join(filter(None, (f"only {back} of {expected} came back", result.reason)))
+            result = TurnResult(False, result.nbytes, why)
         self._record(one, "turn.finished", {"unit": unit, "seconds": took, **asdict(result)})
         if result.ok:
             self._settle(one, unit, Kept(unit, None, result.nbytes, took))
@@ -334,7 +355,7 @@ class OwnOrders:
                 "seconds_left": one.order.deadline - now,
                 "state": one.state,
                 "settled": one.settled,
-                **told(unit, one.outcome if one.settled else None),
+                **own_before.told(unit, one.outcome if one.settled else None),
             }
             for unit, one in self._asked.items()
         ]
@@ -355,12 +376,7 @@ class OwnOrders:
     def _finish(self, one: _Asked, unit: str, outcome: Outcome) -> None:
         self._count("own_order.ended", {"result": one.state})
         if one.incident:
-            self._end(one.order.id, unit, outcome)
-
-    def _end(self, id: str, unit: str, outcome: Outcome) -> None:
-        verdict = "1 saved, 0 lost" if isinstance(outcome, Kept) else "0 saved, 1 lost"
-        self._journal.record(id, "report.written", {"verdict": verdict, **told(unit, outcome)})
-        self._journal.close(id)
+            self._journal.finish(one.order.id, "report.written", own_before.reported(unit, outcome))
 
     def _record(self, one: _Asked, name: str, data: Mapping[str, Any]) -> None:
         self._count(name, data)

@@ -12,7 +12,7 @@ from evac.generation import Generation
 from evac.incident import Event, Incident
 from evacd import own_before
 from evacd.facts import Confidence, Kept, Lost, Order, Outcome, Scope
-from evacd.own_before import Before, Over, amended, read, told
+from evacd.own_before import Before, Over, Unclosed, amended, read, told
 
 UNIT = "alice/gpt"
 SECONDS = st.floats(0, 1e9)
@@ -46,9 +46,21 @@ def incident(*events: tuple[str, Mapping[str, Any]], boot: str = "b", ended: boo
     )  # fmt: skip
 
 
-@given(SECONDS, SECONDS, st.lists(SECONDS, max_size=3), st.integers(0, 8), OUTCOMES)
+@given(
+    SECONDS,
+    SECONDS,
+    st.lists(SECONDS, max_size=3),
+    st.integers(0, 8),
+    st.sets(st.integers(0, 8), max_size=2),
+    OUTCOMES,
+)
 def test_all_of_it_is_read_back(
-    begun: float, window: float, sooner: list[float], callers: int, outcome: Outcome | None
+    begun: float,
+    window: float,
+    sooner: list[float],
+    callers: int,
+    gone: set[int],
+    outcome: Outcome | None,
 ) -> None:
     order = ordered(begun, begun + window)
     # Each daemon that goes on with it tells of it again.
@@ -60,12 +72,13 @@ def test_all_of_it_is_read_back(
         if deadline < order.deadline:
             order = ordered(begun, deadline, order.amendments + 1)
             events.append(("order.amended", amended(order)))
+    events += [("workload.left", {"unit": UNIT, "rank": rank}) for rank in gone]
     if outcome is not None:
         events.append(("report.written", {"verdict": "", **told(UNIT, outcome)}))
 
     (found,) = read([incident(*events, ended=outcome is not None)], boot="b")
 
-    assert found == Before(order, UNIT, callers, outcome)
+    assert found == Before(order, UNIT, callers, outcome, frozenset(gone))
 
 
 GIVEN = own_before.given(ordered(1.0, 26.0), UNIT, callers=0, now=1.0)
@@ -80,6 +93,18 @@ def test_of_another_boot_only_what_nobody_has_closed_is_of_interest() -> None:
     assert isinstance(over, Over)
     assert (over.id, over.unit) == ("w1", UNIT)
     assert "booted" in over.reason
+
+
+def test_what_has_an_end_on_record_is_only_closed_and_in_the_same_boot_remembered_as_well() -> None:
+    kept = Kept(UNIT, Generation(0, 7), 3, 0.5)
+    events = ("order.given", GIVEN), ("report.written", {"verdict": "", **told(UNIT, kept)})
+
+    assert list(read([incident(*events, boot="before", ended=False)], boot="b")) == [Unclosed("w1")]
+    assert list(read([incident(events[1], ended=False)], boot="b")) == [Unclosed("w1")]
+    closing, remembered = read([incident(*events, ended=False)], boot="b")
+    assert closing == Unclosed("w1")
+    assert isinstance(remembered, Before)
+    assert remembered.outcome == kept
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -24,7 +24,7 @@ import evac
 from evac import incident
 from evac.admin import request
 from evac.wire import Accepted, Ordered, Save
-from tests.agent.daemon.nodes import LIMIT, until
+from tests.agent.daemon.nodes import LIMIT, out_of_reach, until
 from tests.deaths.machine import Machine, Worker
 from tests.deaths.nursery import Nursery
 
@@ -71,18 +71,6 @@ def settled(machine: Machine) -> dict[str, Any]:
 
 def incidents(machine: Machine) -> tuple[incident.Incident, ...]:
     return incident.load(machine.journal, last=99)
-
-
-@contextmanager
-def out_of_reach(store: Path) -> Iterator[None]:
-    """What is to be saved there is tried until it is back."""
-    away = store.with_name("away")
-    store.rename(away)
-    # Else it would be made anew.
-    store.symlink_to("where nothing is")
-    yield
-    store.unlink()
-    away.rename(store)
 
 
 def asked(machine: Machine) -> str:
@@ -203,6 +191,21 @@ def settled_turns(machine: Machine) -> bool:
     )
 
 
+def as_of_another_boot(machine: Machine) -> None:
+    """The only incident once more, as another boot of this machine has left it; nobody has closed either."""
+    columns = "node, began, source, kind, confidence, window_seconds"
+    with closing(sqlite3.connect(machine.journal)) as journal, journal:
+        journal.execute("UPDATE incident SET ended = NULL")
+        journal.execute(
+            f"INSERT INTO incident (id, boot, {columns}) "
+            f"SELECT 'before', 'another', {columns} FROM incident"
+        )
+        journal.execute(
+            "INSERT INTO event (incident, at, name, data) "
+            "SELECT (SELECT number FROM incident WHERE id = 'before'), at, name, data FROM event"
+        )
+
+
 def test_whoever_died_meanwhile_is_told_lost_and_a_reboot_ends_it_as_well(machines: Make) -> None:
     machine = machines(stores=False).start()
     worker = machine.worker().ready()
@@ -212,17 +215,7 @@ def test_whoever_died_meanwhile_is_told_lost_and_a_reboot_ends_it_as_well(machin
         order = asked(machine)
         machine.kill()
         worker.kill()
-        with closing(sqlite3.connect(machine.journal)) as journal, journal:
-            # The same, as another boot of this machine has left it.
-            columns = "node, began, source, kind, confidence, window_seconds"
-            journal.execute(
-                f"INSERT INTO incident (id, boot, {columns}) "
-                f"SELECT 'before', 'another', {columns} FROM incident"
-            )
-            journal.execute(
-                "INSERT INTO event (incident, at, name, data) "
-                "SELECT (SELECT number FROM incident WHERE id = 'before'), at, name, data FROM event"
-            )
+        as_of_another_boot(machine)
 
         machine.start()
 
@@ -241,11 +234,18 @@ def test_what_became_of_it_is_told_by_the_daemon_that_comes_after(machines: Make
     machine.knows("job", 7)
     before = ended(leave(machine))
     machine.kill()
+    as_of_another_boot(machine)
 
     machine.start()
 
     assert left(machine) | {"seconds_left": 0} == before | {"seconds_left": 0}
-    assert len(incidents(machine)) == 1
+    # Its end is all that an older daemon may have left to say, before and after a boot.
+    assert len(incidents(machine)) == 2
+    until("both are closed", lambda: all_ended(machine))
+    assert all(incident.summary(one).whole for one in incidents(machine))
+    names = [event.name for one in incidents(machine) for event in one.events]
+    assert names.count("report.written") == 2
+    assert "flush.lost" not in names
 
 
 def test_a_job_that_has_not_come_back_yet_can_be_saved_and_a_daemon_that_is_away_is_waited_for(

@@ -37,10 +37,9 @@ _AGAIN_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class _Write:
-    """One statement for the writer."""
+    """For the writer, who never splits it: an SQL statement and its values, or some in their order."""
 
-    sql: str
-    values: tuple[Any, ...]
+    statements: tuple[tuple[str, tuple[Any, ...]], ...]
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,7 @@ class Journal:
             order.confidence.word,
             order.deadline - notice.seen,
         )
-        self._put(_Write(_OPEN, values))
+        self._put((_OPEN, values))
 
     def resume(self, incident_id: str, *, since_seconds: float) -> None:
         """Go on with an incident that an earlier daemon opened.
@@ -130,24 +129,21 @@ class Journal:
             name: ``stage.verb``.
             data: JSON values; what is none is written as its text.
         """
-        if incident_id not in self._seen:
-            log.warning("journal.ignored", incident=incident_id, name=name)
-            return
-        try:
-            text = json.dumps(dict(data), default=str)
-        except (TypeError, ValueError, RecursionError):
-            text = json.dumps({"unreadable": repr(data)[:1000]})
-        self._put(_Write(_RECORD, (self._since(incident_id), name, text, incident_id)))
+        if self._knows(incident_id, name):
+            self._put((_RECORD, self._event(incident_id, name, data)))
 
     def close(self, incident_id: str) -> None:
         """The order is over. Events that come later are still recorded."""
         if incident_id in self._seen:
-            self._put(_Write(_CLOSE, (self._since(incident_id), incident_id)))
-            self._put(_Write(_PRUNE, (KEPT,)))
-            self._closed.pop(incident_id, None)
-            self._closed[incident_id] = None
-            for old in list(self._closed)[:-_REMEMBERED]:
-                del self._closed[old], self._seen[old]
+            self._put((_CLOSE, (self._since(incident_id), incident_id)), (_PRUNE, (KEPT,)))
+            self._ended(incident_id)
+
+    def finish(self, incident_id: str, name: str, data: Mapping[str, Any]) -> None:
+        """Its last event, as `record`, and `close`: on the disk are both of them or neither."""
+        if self._knows(incident_id, name):
+            last = (_RECORD, self._event(incident_id, name, data))
+            self._put(last, (_CLOSE, (self._since(incident_id), incident_id)), (_PRUNE, (KEPT,)))
+            self._ended(incident_id)
 
     async def settled(self, *, within: float | None = None) -> None:
         """Wait until all that was recorded so far is on the disk, or could not be written.
@@ -179,9 +175,28 @@ class Journal:
     def _since(self, incident_id: str) -> float:
         return round(self._clock.monotonic() - self._seen[incident_id], 6)
 
-    def _put(self, write: _Write) -> None:
+    def _knows(self, incident_id: str, name: str) -> bool:
+        known = incident_id in self._seen
+        if not known:
+            log.warning("journal.ignored", incident=incident_id, name=name)
+        return known
+
+    def _event(self, incident_id: str, name: str, data: Mapping[str, Any]) -> tuple[Any, ...]:
+        try:
+            text = json.dumps(dict(data), default=str)
+        except (TypeError, ValueError, RecursionError):
+            text = json.dumps({"unreadable": repr(data)[:1000]})
+        return self._since(incident_id), name, text, incident_id
+
+    def _ended(self, incident_id: str) -> None:
+        self._closed.pop(incident_id, None)
+        self._closed[incident_id] = None
+        for old in list(self._closed)[:-_REMEMBERED]:
+            del self._closed[old], self._seen[old]
+
+    def _put(self, *statements: tuple[str, tuple[Any, ...]]) -> None:
         if self._queue.qsize() < MOST_WAITING:
-            self._queue.put(write)
+            self._queue.put(_Write(statements))
             return
         if not self._dropped:
             log.warning("journal.overrun", path=str(self._path), waiting=MOST_WAITING)
@@ -215,7 +230,8 @@ class Journal:
         try:
             with self._connection:
                 for write in writes:
-                    self._execute(write)
+                    for sql, values in write.statements:
+                        self._execute(sql, values)
         except sqlite3.Error as error:
             if not self._failing:
                 log.warning("journal.failed", path=str(self._path), reason=str(error))
@@ -226,9 +242,9 @@ class Journal:
         self._failing = False
         return True
 
-    def _execute(self, write: _Write) -> None:
+    def _execute(self, sql: str, values: tuple[Any, ...]) -> None:
         try:
-            self._connection.execute(write.sql, write.values)
+            self._connection.execute(sql, values)
         except (sqlite3.InterfaceError, sqlite3.ProgrammingError, ValueError) as error:
             # A value that no disk would take: trying it again would hold up all others.
             log.error("journal.refused", path=str(self._path), reason=str(error))

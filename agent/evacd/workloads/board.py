@@ -204,7 +204,9 @@ class Board:
         callers = self._callers(unit)
         if not callers:
             return TurnResult(ok=False, nbytes=0, reason="nobody of it is on board")
-        number = self._turns.begin({one.id: one.rank for one in callers}, order=order)
+        ranks = {one.id: one.rank for one in callers}
+        deadline = self._clock.monotonic() + seconds
+        number = self._turns.begin(ranks, unit=unit, order=order, deadline=deadline)
         message = Turn(turn=number, seconds=min(1e9, max(0.0, seconds)), order=order)
         for one in callers:
             session = self._aboard().session(one)
@@ -214,10 +216,10 @@ class Board:
                 session.reply(message)
         return await self._turns.result(number, seconds=seconds if patience is None else patience)
 
-    def hurry(self, order: Order) -> None:
-        """Whoever has a turn under *order* has no more time than it leaves."""
+    def hurry(self, order: Order, unit: str | None = None) -> None:
+        """Whoever has a turn under *order* has no more time than it leaves; of *unit* alone, where it is given."""
         aboard = self._aboard()
-        for number, who in self._turns.under(order.id):
+        for number, who in self._turns.hurry(order.id, order.deadline, unit=unit):
             workload = self._roster.workloads.get(who)
             session = aboard.session(workload) if workload is not None else None
             if session is not None:

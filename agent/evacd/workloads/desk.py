@@ -25,6 +25,7 @@ from evac.wire import (
     HandBack,
     Leave,
     Message,
+    Mode,
     Pin,
     Refuse,
     Register,
@@ -355,7 +356,8 @@ class Desk:
         self._strangers[session] = None
         self._turns.cannot(workload.id, "left")
         session.reply(Accepted(), re)
-        self._happened(Left(workload.unit, workload.rank))
+        calls = workload.mode is Mode.CALLBACK
+        self._happened(Left(workload.unit, workload.rank, calls))
 
     def _inspection(self, workload: Workload) -> asyncio.Event | None:
         """Set once all that is being read of it has been; None where nothing is."""

@@ -26,10 +26,15 @@ class Died:
 
 @dataclass(frozen=True)
 class Left:
-    """A workload said that its work is finished."""
+    """A workload said that its work is finished.
+
+    Attributes:
+        calls: It is one that has turns, a callback workload.
+    """
 
     unit: str
     rank: int
+    calls: bool = False
 
 
 @dataclass(frozen=True)

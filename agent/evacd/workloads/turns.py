@@ -1,7 +1,7 @@
 """Turns of callback workloads: told to go, and waited for until they answer or cannot."""
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from evac.wire import Done
@@ -24,10 +24,16 @@ class TurnResult:
 
 @dataclass(eq=False)
 class _Turn:
-    """One turn: whose answers are awaited, and those that came."""
+    """One turn: whose answers are awaited, and those that came.
+
+    Attributes:
+        deadline: What those who are asked were told last, as monotonic seconds.
+    """
 
     ranks: Mapping[int, int]
+    unit: str
     order: str
+    deadline: float
     answers: dict[int, Done] = field(default_factory=dict)
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -39,22 +45,43 @@ class Turns:
         self._turns: dict[int, _Turn] = {}
         self._last = 0
 
-    def begin(self, ranks: Mapping[int, int], *, order: str) -> int:
+    def begin(self, ranks: Mapping[int, int], *, unit: str, order: str, deadline: float) -> int:
         """A number for a new turn.
 
         Args:
             ranks: Workload id -> rank, of all who are asked.
+            unit: Whose workloads these are.
             order: Id of the order behind it.
+            deadline: Monotonic seconds.
         """
         self._last += 1
-        self._turns[self._last] = _Turn(dict(ranks), order)
+        self._turns[self._last] = _Turn(dict(ranks), unit, order, deadline)
         return self._last
 
-    def under(self, order: str) -> Iterator[tuple[int, int]]:
-        """The turns that *order* is behind, each with a workload that has not answered."""
-        for number, one in self._turns.items():
-            if one.order == order:
-                yield from ((number, who) for who in one.ranks if who not in one.answers)
+    def hurry(
+        self, order: str, deadline: float, *, unit: str | None = None
+    ) -> list[tuple[int, int]]:
+        """Turns that *order* is behind end by *deadline*; those that would have ended earlier stay as they are.
+
+        Args:
+            unit: Whose turns alone; None for everybody's.
+
+        Returns:
+            Who is to be told: the number of a turn, and a workload that has not answered it.
+        """
+        sooner = {
+            number: one
+            for number, one in self._turns.items()
+            if one.order == order and unit in {None, one.unit} and deadline < one.deadline
+        }
+        for one in sooner.values():
+            one.deadline = deadline
+        return [
+            (number, who)
+            for number, one in sooner.items()
+            for who in one.ranks
+            if who not in one.answers
+        ]
 
     def answer(self, workload: int, done: Done) -> None:
         """A workload is done; an answer to no turn of its own counts for nothing."""

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -33,6 +33,18 @@ def until(what: str, probe: Callable[[], T | None]) -> T:
             return found
         assert time.monotonic() < ends, f"{what}: not within {LIMIT:.0f} s"  # noqa: TID251
         time.sleep(0.01)
+
+
+@contextmanager
+def out_of_reach(store: Path) -> Iterator[None]:
+    """What is to be saved there is tried until it is back."""
+    away = store.with_name("away")
+    store.rename(away)
+    # Else it would be made anew.
+    store.symlink_to("where nothing is")
+    yield
+    store.unlink()
+    away.rename(store)
 
 
 class Process(Protocol):

@@ -4,10 +4,11 @@ import json
 import shutil
 import subprocess
 import sys
+from contextlib import ExitStack
 from typing import Any
 
 from evac import incident
-from tests.agent.daemon.nodes import Node, until
+from tests.agent.daemon.nodes import LIMIT, WINDOW, Node, out_of_reach, until
 
 MEBI = 1 << 20
 
@@ -96,18 +97,20 @@ def test_under_an_order_it_is_refused(node: Node) -> None:
 
 def test_a_notice_in_mid_drill_is_answered_at_once(node: Node) -> None:
     node.start()
-    node.staged(5, job="big", nbytes=512 * MEBI)
+    node.staged(5)
+    # Until then probes come and go there.
+    until("the store is measured", lambda: "lane.measured" in node.log.read_text())
     command = [sys.executable, "-m", "evac", "drill", "--flush", "--socket", str(node.admin)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
-        # Or has done so: whoever is too slow to see it finds nothing worse.
-        until(
-            "the drill flushes",
-            lambda: any(node.store.rglob("*evac-tmp*")) or running.poll() is not None,
-        )
+    command += ["--seconds", str(WINDOW)]
+    # For as long as the store is away, the drill is in its flush.
+    with out_of_reach(node.store), ExitStack() as ends:
+        running = ends.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        ends.callback(running.kill)
+        node.event("flush.started")
         node.drain()
-        outcomes = node.settled()
-        said, _ = running.communicate(timeout=60)
+        said, _ = running.communicate(timeout=LIMIT)
+    outcomes = node.settled()
 
     assert [one["kept"] for one in outcomes.values()] == [True]
-    assert running.returncode in (0, 1)
-    assert "window" in said
+    assert running.returncode == 1
+    assert "it gave way to a real flush" in said

@@ -99,6 +99,27 @@ class TestRecording:
         assert found.ended is None
         assert len(found.events) == 2
 
+    async def test_the_last_event_and_the_end_are_both_on_the_disk_or_neither(
+        self, journal: Journal, path: Path
+    ) -> None:
+        journal.open(order(), NOTICE, node="gpu-7", boot="b1")
+        await journal.settled()
+        with closing(sqlite3.connect(path)) as connection, connection:
+            no = "CREATE TRIGGER no BEFORE UPDATE ON incident BEGIN SELECT RAISE(ABORT, 'no'); END"
+            connection.execute(no)
+
+        journal.finish("ab12-1", "report.written", {"verdict": "1 saved, 0 lost"})
+        await journal.settled()
+        (before,) = load(path)
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("DROP TRIGGER no")
+        journal.stop()
+
+        (found,) = load(path)
+        assert (before.ended, before.events) == (None, ())
+        assert found.ended == 0.0
+        assert [event.name for event in found.events] == ["report.written"]
+
     async def test_a_restart_goes_on_with_the_same_file(
         self, journal: Journal, path: Path, clock: HandClock
     ) -> None:

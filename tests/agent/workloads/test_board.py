@@ -327,6 +327,36 @@ async def test_a_turn_that_fails_or_gets_no_answer_says_whose(folder: Path, unit
             assert not (await running.board.turn("root/nobody", seconds=1, order="o-1")).ok
 
 
+async def test_of_less_time_hears_only_whom_it_concerns(folder: Path, unit: str) -> None:
+    async with serving(settings(folder)) as running:
+        with (
+            Peer(running.settings.workload_path) as one,
+            Peer(running.settings.workload_path) as two,
+        ):
+            await one.register(mode="callback", need_seconds=60.0)
+            await two.register(job="other", mode="callback", need_seconds=60.0)
+            board = running.board
+            async with asyncio.TaskGroup() as tasks:
+                for name in (unit, f"{unit.rpartition('/')[0]}/other"):
+                    tasks.create_task(board.turn(name, seconds=600, order="o-1"))
+                turns = [await peer.expect(Turn) for peer in (one, two)]
+
+                # Neither more time than its own slice nor the same once more is any news.
+                for amendments in range(2):
+                    board.give(order(900, amendments=amendments))
+                board.hurry(order(0), unit)
+                board.hurry(order(300))
+                last = [await peer.expect(Turn) for peer in (one, two)]
+
+                assert last[0] == Turn(turns[0].turn, 0.0, "o-1")
+                assert last[1].turn == turns[1].turn
+                assert 0 < last[1].seconds <= 300
+                for peer, turn in zip((one, two), turns, strict=True):
+                    await peer.send(encode(Done(turn=turn.turn, ok=True)))
+                    await peer.ask(Acquire())
+                    assert not [word for word in peer.unasked if isinstance(word, Turn)]
+
+
 async def test_an_answer_to_anothers_turn_counts_for_nothing(folder: Path, unit: str) -> None:
     async with serving(settings(folder)) as running:
         with (
