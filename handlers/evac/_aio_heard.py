@@ -107,22 +107,33 @@ class Unasked:
         left: TurnBudget | None = budget
         while left is not None:
             nbytes = 0
-            error: Exception | None = None
+            error: BaseException | None = None
             try:
                 nbytes = int(await function(left) or 0)
-            except Exception as raised:
+            except GeneratorExit:
+                raise  # its loop is gone, and with it the connection
+            except BaseException as raised:
+                if _ends_more(raised):
+                    # Nobody is left to try another one.
+                    for turn in self._turns.ended(well=False, last=True)[0]:
+                        self._done(failed(turn, raised))
+                    raise
                 log.exception("on_turn raised; the daemon is told that the flush failed")
                 error = raised
-            except asyncio.CancelledError as cancelled:
-                # By whoever has its task, or by the end of the client: it waits for nothing.
-                for turn in self._turns.ended(well=False, last=True)[0]:
-                    self._done(failed(turn, cancelled))
-                raise
             turns, left = self._turns.ended(well=error is None)
             # None where the daemon that gave it is gone.
             for turn in turns:
                 done = Done(turn=turn, ok=True, nbytes=nbytes)
                 self._done(done if error is None else failed(turn, error))
+
+
+def _ends_more(error: BaseException) -> bool:
+    """Whether it ends more than the function: the loop, or its task, by whoever cancelled that."""
+    if isinstance(error, asyncio.CancelledError):
+        # Else of something that the function waited for.
+        task = asyncio.current_task()
+        return task is None or task.cancelling() > 0
+    return isinstance(error, (KeyboardInterrupt, SystemExit))
 
 
 def _put(queue: "asyncio.Queue[Event | None]", event: Event | None) -> None:

@@ -155,10 +155,10 @@ class Callbacks:
             left: TurnBudget | None = budget
             while left is not None:
                 nbytes = 0
-                error: Exception | None = None
+                error: BaseException | None = None
                 try:
                     nbytes = int(function(left) or 0)
-                except Exception as raised:
+                except BaseException as raised:  # sys.exit would end this thread, and nobody else
                     log.exception("on_turn raised; the daemon is told that the flush failed")
                     error = raised
                 with self._lock:

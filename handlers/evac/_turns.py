@@ -35,7 +35,11 @@ class TurnBudget:
 
 def failed(turn: int, error: BaseException) -> Done:
     """What the daemon is told of a turn whose function raised."""
-    return Done(turn=turn, ok=False, reason=f"{type(error).__name__}: {error}"[:_MAX_REASON])
+    reason = f"{type(error).__name__}: {error}"
+    if not isinstance(error, Exception):
+        # sys.exit, say, which need not have any text.
+        reason = f"{error!r} ended the function"
+    return Done(turn=turn, ok=False, reason=reason[:_MAX_REASON])
 
 
 class Turns:

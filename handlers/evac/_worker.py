@@ -34,5 +34,5 @@ class Worker:
         while (work := self._queue.get()) is not None:
             try:
                 work()
-            except Exception:
+            except BaseException:  # sys.exit ends no more than the function that calls it
                 log.exception("%s: %r raised; going on", self._name, work)

@@ -1,6 +1,7 @@
 """A callback workload flushes once at a time, whoever gives it how many turns meanwhile."""
 
 import asyncio
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
@@ -198,6 +199,53 @@ async def test_the_same_holds_on_a_loop(daemon: Daemon, path: Path) -> None:
     assert (done[0].turn, [one.ok for one in done]) == (1, [False, True, True, True])
     assert {one.turn for one in done[1:3]} == {2, 3}
     assert flush.began.empty()
+
+
+async def test_a_function_that_ends_by_no_mere_exception_has_failed_and_the_next_turn_is_flushed(
+    daemon: Daemon, path: Path
+) -> None:
+    class Mine(BaseException):
+        pass
+
+    ends: list[BaseException] = [Mine("own"), asyncio.CancelledError()]
+    async with evac.aio.connect("job", mode="callback", need_seconds=1.0, socket=path) as client:
+        assert await client.wait_connected(LIMIT)
+
+        @client.on_turn
+        async def flush(_budget: object) -> int:
+            if ends:
+                raise ends.pop()
+            return 7
+
+        for number in (1, 2, 3):
+            daemon.tell(turn(number))
+            done = await asyncio.to_thread(daemon.wait, Done, number)
+
+    first, second, third = done
+    assert first == Done(turn=1, ok=False, reason="CancelledError() ended the function")
+    assert second == Done(turn=2, ok=False, reason="Mine('own') ended the function")
+    assert third == Done(turn=3, ok=True, nbytes=7)
+
+
+def test_a_function_that_exits_ends_the_loop_and_its_turn_is_answered(
+    daemon: Daemon, path: Path
+) -> None:
+    async def work() -> None:
+        made = evac.aio.connect("job", mode="callback", need_seconds=1.0, socket=path)
+        async with made as client:
+            assert await client.wait_connected(LIMIT)
+
+            @client.on_turn
+            async def flush(_budget: object) -> int:
+                sys.exit(3)
+
+            daemon.tell(turn(1))
+            await asyncio.sleep(LIMIT)
+
+    with pytest.raises(SystemExit, match="3"):
+        asyncio.run(work())
+
+    assert daemon.wait(Done) == [Done(turn=1, ok=False, reason="SystemExit(3) ended the function")]
 
 
 def test_a_close_waits_for_no_flush(daemon: Daemon, connect: Connect) -> None:

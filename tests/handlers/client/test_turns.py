@@ -1,5 +1,6 @@
 """Orders, advice and turns, over a real socket."""
 
+import sys
 from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Event, current_thread
@@ -103,6 +104,39 @@ def test_a_turn_that_fails_says_why(daemon: Daemon, turning: evac.Client) -> Non
     done = daemon.wait(Done)[0]
     assert not done.ok
     assert done.reason.startswith("OSError: disk full")
+
+
+def test_a_function_that_exits_ends_its_flush_and_no_later_one(
+    daemon: Daemon, turning: evac.Client
+) -> None:
+    ends: SimpleQueue[BaseException] = SimpleQueue()
+    for error in (SystemExit(0), KeyboardInterrupt()):
+        ends.put(error)
+
+    @turning.on_turn
+    def flush(budget: evac.TurnBudget) -> int:
+        if not ends.empty():
+            raise ends.get()
+        return 7
+
+    for number in (1, 2, 3):
+        daemon.tell(Turn(turn=number, seconds=60, order="o1"))
+        daemon.wait(Done, number)
+
+    first, second, third = daemon.wait(Done, 3)
+    assert (first.turn, first.ok, first.reason) == (1, False, "SystemExit(0) ended the function")
+    assert second.reason == "KeyboardInterrupt() ended the function"
+    assert third == Done(turn=3, ok=True, nbytes=7)
+
+
+def test_a_function_that_exits_keeps_no_other_from_hearing(
+    daemon: Daemon, client: evac.Client
+) -> None:
+    heard: SimpleQueue[str] = SimpleQueue()
+    client.on_order(lambda _: sys.exit(1))
+    client.on_order(lambda order: heard.put(order.id))
+    daemon.tell(given())
+    assert heard.get(timeout=LIMIT) == "o1"
 
 
 def test_a_turn_that_comes_before_on_turn_waits_for_it(
