@@ -1,18 +1,17 @@
 """The memory of several peers as one store: ``evac://job``, or by name ``evac://a:9912,b:9912``.
 
 What one node puts of one job goes to one peer, chosen by rendezvous hashing over the node and the job: nodes that
-leave together spread over those that stay, without asking anybody. A peer that leaves itself, is full
-or does not answer is passed over, and the next in that order takes its place. A peer's own daemon refuses
-while it leaves, so that a node that leaves never puts anything into its own memory, even where it is named among
-its job's peers.
+leave together spread over those that stay, without asking anybody. A peer that leaves itself, is full or does not
+answer is passed over, and the next in that order takes its place. A peer's own daemon refuses while it leaves, so that
+a node that leaves never puts anything into its own memory, even where it is named among its job's peers.
 
-Reads ask them all: who reads after a loss does not know who has what. Of several copies the one that
-came last counts, by the age that each holder tells. Where nothing listens any more nothing is kept; a
-peer that is there and does not answer may have what is asked for, so that nobody says it is nowhere.
+Reads ask them all: who reads after a loss does not know who has what. Of several copies the one that came last counts,
+by the age that each holder tells. Where nothing listens any more nothing is kept; a peer that is there and does not
+answer may have what is asked for, so that nobody says it is nowhere.
 
-Who saves is *hurried*: one peer whose daemon hangs would else keep every node of its jobs from committing anything, since each
-commit asks them all, and the notice is shorter than one answer may take. A peer that does not answer at once is passed
-over then for a minute, as one that is gone. What it has may come back, and is older than what was put meanwhile.
+Who saves is *hurried*: one peer whose daemon hangs would else keep every node of its jobs from committing anything,
+since each commit asks them all, and the notice is shorter than one answer may take. A peer that does not answer at
+once is passed over then for a minute, as one that is gone. What it has may come back, older than what was put since.
 
 `create` is decided by looking twice: nobody has the key, one takes it, and then nobody else has taken it meanwhile; of
 two that did, the first in an order of the addresses alone stays, and both writers come to the same answer.
@@ -155,7 +154,7 @@ class PeerGroup:
         """See `Store.create`: nowhere where any peer has it.
 
         Raises:
-            StoreUnavailable: One that may have it does not answer.
+            StoreError: One that may have it does not answer (`hurried`: none does), none takes it, or others write it, too.
         """
         split(key)
         for turn in range(_TURNS):
@@ -208,7 +207,7 @@ class PeerGroup:
         """See `Store.list`: what all of them have together.
 
         Raises:
-            StoreUnavailable: One that is there does not answer.
+            StoreError: One that is there does not answer, or refuses (`hurried`: each one).
         """
         if prefix:
             split(prefix)
@@ -231,7 +230,7 @@ class PeerGroup:
         """See `Store.delete`: everywhere.
 
         Raises:
-            StoreUnavailable: One that is there does not answer; what it has would come back.
+            StoreError: One that is there does not answer, or refuses (`hurried`: each one); what it has would come back.
         """
         split(key)
         self._where.pop(key, None)
@@ -316,7 +315,11 @@ class PeerGroup:
         raise failure
 
     async def _holders(self, key: str) -> Sequence[PeerStore]:
-        """Who has it, the newest copy first; none where surely nobody has."""
+        """Who has it, the newest copy first; none where surely nobody has (`hurried`: nobody that answers).
+
+        Raises:
+            StoreError: One that may have it does not answer (`hurried`: none does), and nobody else has it.
+        """
 
         async def ask(store: PeerStore) -> float | None:
             try:
@@ -340,7 +343,7 @@ class PeerGroup:
     async def _all(
         self, key: str, work: Callable[[PeerStore], Awaitable[T]]
     ) -> tuple[Sequence[tuple[PeerStore, T]], StoreError | None]:
-        """By all peers at once; what those said that answered, and why one did not that is there.
+        """By all peers at once; what those said that answered, and why one did not that is there (None if `hurried`).
 
         Raises:
             StoreError: None answers.
@@ -357,15 +360,11 @@ class PeerGroup:
             try:
                 said[address] = await work(self._store(address))
             except PeerGone as error:
-                self._leave_alone(address)
-                if not error.refused:
-                    self._gone[address] = self._clock() + AWAY_SECONDS
+                self._leave_alone(address, gone=not error.refused)
                 gone.append(error)
             except StoreError as error:
-                if isinstance(error, StoreUnavailable):
-                    self._leave_alone(address)
-                if self._hurried:
-                    self._gone[address] = self._clock() + AWAY_SECONDS
+                if isinstance(error, StoreUnavailable):  # a refusal may be of this one call
+                    self._leave_alone(address, gone=self._hurried)
                 (gone if self._hurried else silent).append(error)
 
         async with TaskGroup() as tasks:
@@ -381,8 +380,11 @@ class PeerGroup:
             self._where.pop(next(iter(self._where)))
         self._where[key] = address
 
-    def _leave_alone(self, address: str) -> None:
-        self._away[address] = self._clock() + AWAY_SECONDS
+    def _leave_alone(self, address: str, *, gone: bool = False) -> None:
+        until = self._clock() + AWAY_SECONDS
+        self._away[address] = until
+        if gone:
+            self._gone[address] = until
 
     def _store(self, address: str) -> PeerStore:
         if address not in self._stores:

@@ -166,6 +166,24 @@ async def test_where_no_peer_answers_who_saves_is_told_that_it_may_try_again() -
     assert [type(one.result()) for one in failed] == [StoreUnavailable] * 3
 
 
+async def test_a_peer_that_refuses_is_asked_again_by_who_saves() -> None:
+    with ExitStack() as ends:
+        members = [named(ends.enter_context(running()))]
+        with running(replace(SETTINGS, token=b"another-token-16")) as refuses:
+            settings = replace(SETTINGS, port=refuses.port)
+            members.append(named(refuses))
+            store = group(*members, hurried=True)
+            assert await listed(store, "me") == []
+        takes = ends.enter_context(running(settings))
+        await PeerStore.from_url(f"evac://{named(takes)}").put(BODY, memoryview(b"x"))
+
+        assert await listed(store, "me") == [BODY]
+
+
+async def listed(store: PeerGroup, prefix: str) -> list[str]:
+    return [entry.key for entry in await store.list(prefix)]
+
+
 async def failure(work: Coroutine[Any, Any, object]) -> StoreError | None:
     try:
         await work
