@@ -1,4 +1,4 @@
-"""What an etcd is shown, and by what it is known: files that are read anew for each connection.
+"""What an etcd is shown, and by what it is known: files that are read anew for each connection and login.
 
 Certificates and passwords are renewed while a job runs for weeks. What is wrong with them is said in the words
 of whoever has to put it right; no message has what is in a file.
@@ -45,9 +45,15 @@ class Shown:
 
 @dataclass
 class Access:
-    """To one etcd: its files, the token that it gave last, and what was made of the files."""
+    """To one etcd: its files, the token that it gave last, and what was made of the files.
+
+    Attributes:
+        wrong: What is wrong with the certificates as they are now, where those that were there before are shown
+            yet; else "".
+    """
 
     files: EtcdFiles = NO_FILES
+    wrong: str = field(default="", init=False)
     _ticket: Ticket = field(default_factory=Ticket, repr=False)
     _made: tuple[list[bytes], ssl.SSLContext] | None = field(default=None, repr=False)
 
@@ -55,7 +61,7 @@ class Access:
         """What to show it now.
 
         Raises:
-            ValueError: A file is wrong; says which, and how.
+            ValueError: A file is wrong; says which, and how. (Of certificates: if they were never right.)
         """
         files, password = self.files, ""
         if files.user:
@@ -66,12 +72,20 @@ class Access:
         return Shown(context, Login(files.user, password, self._ticket))
 
     def _context(self) -> ssl.SSLContext:
-        files = self.files
-        texts = [_read(path) for path in (files.ca, files.cert, files.key) if path]
-        # A context of its own for each would let no connection be used again.
-        if self._made is None or self._made[0] != texts:
-            self._made = texts, _made(files, texts[0] if files.ca else b"")
-        return self._made[1]
+        files, before = self.files, self._made
+        try:
+            texts = [_read(path) for path in (files.ca, files.cert, files.key) if path]
+            # A context of its own for each would let no connection be used again.
+            if before is None or before[0] != texts:
+                before = self._made = texts, _made(files, texts[0] if files.ca else b"")
+        except ValueError as error:
+            # Who renews them writes one after the other: a new certificate lies beside the old key for a moment.
+            if before is None:
+                raise
+            self.wrong = str(error)
+        else:
+            self.wrong = ""
+        return before[1]
 
 
 def refusal_of(error: BaseException | None) -> str:

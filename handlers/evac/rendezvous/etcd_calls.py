@@ -90,12 +90,22 @@ class EtcdCalls:
     """What can be done with the keys of one job, over one connection.
 
     Each raises `Unreachable`, or `Denied` where another try cannot help.
+
+    Args:
+        renewed: The same user with the password of now, before each login; *login* without it.
     """
 
     def __init__(
-        self, where: str, prefix: str, login: Login, *, keep_seconds: float = KEEP_SECONDS
+        self,
+        where: str,
+        prefix: str,
+        login: Login,
+        *,
+        renewed: Callable[[], Login] | None = None,
+        keep_seconds: float = KEEP_SECONDS,
     ) -> None:
         self._where, self._prefix, self._login = where, prefix, login
+        self._renewed = renewed
         self._keep_seconds = keep_seconds
         # That all is written with; 0 where it is not known yet.
         self._lease = 0
@@ -241,6 +251,8 @@ class EtcdCalls:
             return ""
         token = login.ticket.token
         if token is None:
+            if self._renewed is not None:
+                self._login = login = self._renewed()
             asked = _body({"name": login.user, "password": login.password})
             answer = yield Request(_AUTHENTICATE, asked)
             found = self._document(answer)

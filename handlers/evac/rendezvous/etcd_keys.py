@@ -38,9 +38,14 @@ class EtcdKeys:
     ) -> None:
         self._address, self._seconds, self._dead_seconds = address, seconds, dead_seconds
         self._where = address.endpoint
-        shown = _shown(access or Access(), address)
-        self._context = shown.context
-        self._calls = EtcdCalls(self._where, address.prefix, shown.login, keep_seconds=keep_seconds)
+        self._access = access or Access()
+        self._calls = EtcdCalls(
+            self._where,
+            address.prefix,
+            self._shown().login,
+            renewed=lambda: self._shown().login,
+            keep_seconds=keep_seconds,
+        )
         self._line: http.client.HTTPConnection | None = None
         self._watch: http.client.HTTPConnection | None = None
         self._closed = False
@@ -121,7 +126,8 @@ class EtcdKeys:
     def _send(self, request: Request) -> Answer:
         if self._closed:
             raise Unreachable(self._where, "closed")
-        if self._line is None:
+        # Where its server has closed it, it would connect by itself, and show what was shown before.
+        if self._line is None or self._line.sock is None:
             self._line = self._made()
         line = self._line
         with self._translated(line):
@@ -138,10 +144,17 @@ class EtcdKeys:
         return Answer(response.status, body)
 
     def _made(self) -> http.client.HTTPConnection:
-        host, port = self._address.host, self._address.port
-        if self._context is None:
+        host, port, context = self._address.host, self._address.port, self._shown().context
+        if context is None:
             return http.client.HTTPConnection(host, port, timeout=self._seconds)
-        return http.client.HTTPSConnection(host, port, timeout=self._seconds, context=self._context)
+        return http.client.HTTPSConnection(host, port, timeout=self._seconds, context=context)
+
+    def _shown(self) -> Shown:
+        """By the files as they are now."""
+        try:
+            return self._access.read(tls=self._address.scheme == ETCD_TLS)
+        except ValueError as error:
+            raise Denied(self._where, str(error)) from error
 
     @contextmanager
     def _translated(self, line: http.client.HTTPConnection) -> Generator[None, None, None]:
@@ -155,18 +168,14 @@ class EtcdKeys:
             last = _last_word(line, error)
             line.close()
             if refused := refusal_of(last):
-                raise Denied(self._where, refused) from error
+                wrong = f" ({self._access.wrong})" if self._access.wrong else ""
+                raise Denied(self._where, f"{refused}{wrong}") from error
             reason = str(last) or type(last).__name__
-            if self._context is None and isinstance(last, http.client.RemoteDisconnected):
+            if self._address.scheme != ETCD_TLS and isinstance(
+                last, http.client.RemoteDisconnected
+            ):
                 reason += " (does it want https?)"
             raise Unreachable(self._where, f"no etcd v3 gateway answers: {reason}") from error
-
-
-def _shown(access: Access, address: Address) -> Shown:
-    try:
-        return access.read(tls=address.scheme == ETCD_TLS)
-    except ValueError as error:
-        raise Denied(address.endpoint, str(error)) from error
 
 
 def _last_word(line: http.client.HTTPConnection, error: Exception) -> Exception:

@@ -14,6 +14,7 @@ from tests.handlers.rendezvous.cells import COLUMNS, ROWS, filled
 from tests.handlers.rendezvous.nodes import HOST, local
 from tests.matrix import Matrix
 from tests.services.etcd import etcd
+from tests.services.etcd_secured import Secured, etcd_secured
 from tests.services.process import Unavailable
 
 # torch's TCPStore asks DNS for the name of every client, in its only thread. A test machine's DNS need
@@ -65,6 +66,21 @@ def store(request: pytest.FixtureRequest) -> Address:
     """Each kind of store, served by nobody of the job."""
     found: Address = request.getfixturevalue(request.param)
     return found
+
+
+@pytest.fixture(scope="module", name="etcd")
+def etcd_with_users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    try:
+        with etcd_secured(tmp_path_factory.mktemp("secured")) as made:
+            yield made
+    except Unavailable as why:
+        pytest.skip(str(why))
+
+
+@pytest.fixture
+def address(etcd: Secured, request: pytest.FixtureRequest) -> Address:
+    """Of a job that no other test has."""
+    return etcd.address(request.node.name)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -30,27 +30,10 @@ from tests.services.etcd_secured import (
     STRANGER,
     USER,
     Secured,
-    etcd_secured,
     write,
 )
-from tests.services.process import Unavailable
 
 T = TypeVar("T")
-
-
-@pytest.fixture(scope="module")
-def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    try:
-        with etcd_secured(tmp_path_factory.mktemp("secured")) as made:
-            yield made
-    except Unavailable as why:
-        pytest.skip(str(why))
-
-
-@pytest.fixture
-def address(etcd: Secured, request: pytest.FixtureRequest) -> Address:
-    """Of a job that no other test has."""
-    return etcd.address(request.node.name)
 
 
 def look(keys: Keys) -> list[bytes | None]:
@@ -227,36 +210,6 @@ def test_an_agent_that_may_only_read_ends_at_once(etcd: Secured, address: Addres
     for node in nodes:
         node.finish()
     assert [node.join() for node in nodes] == ["finished", "finished"]
-
-
-def test_a_new_password_is_read_from_its_file(etcd: Secured, address: Address) -> None:
-    etcd.as_root("/v3/auth/user/add", name="renewed", password="old")
-    etcd.as_root("/v3/auth/user/grant", user="renewed", role=USER)
-    files = etcd.user("renewed", "old")
-    access = Access(files)
-    with closing(EtcdKeys(address, access)) as keys:
-        keys.put("a", b"1")
-        etcd.as_root("/v3/auth/user/changepw", name="renewed", password="new")
-        # The token that it has is worth nothing any more.
-        with pytest.raises(Denied, match="with this password"):
-            keys.get(["a"])
-    Path(files.password).write_text("new\n")
-
-    with closing(EtcdKeys(address, access)) as keys:
-        assert keys.get(["a"]) == [b"1"]
-        keys.clear()
-
-
-def test_a_new_certificate_is_read_from_its_files(etcd: Secured, tmp_path: Path) -> None:
-    files = replace(etcd.files, ca=str(tmp_path / "ca.pem"))
-    access = Access(files)
-    trustme.CA().cert_pem.write_to_path(files.ca)
-    with pytest.raises(Denied, match="not to be trusted"):
-        once(etcd.address(), access, look)
-    Path(files.ca).write_bytes(Path(etcd.files.ca).read_bytes())
-
-    assert once(etcd.address(), access, look) == [None]
-    assert access.read(tls=True).context is access.read(tls=True).context
 
 
 def test_an_etcd_without_users_asks_for_no_password(
