@@ -6,9 +6,15 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
+from torch.utils.data import (
+    IterableDataset,
+    RandomSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from evac.torch import generators
+from evac.torch.loader_place import dealt
 from evac.torch.rank_state import RankObjects, Stateful
 from evac.torch.resumable import Resumable
 from evac.torch.samplers import samplers
@@ -41,6 +47,13 @@ def lacking(objects: RankObjects) -> list[str]:
             for attribute in generators.unregistered(one, objects.generators)
         ]
     return missing
+
+
+def undealt(loader: Any) -> bool:
+    """Whether it is a `Resumable` of which each rank takes all: nobody puts a `DistributedSampler` into it."""
+    if not isinstance(loader, Resumable) or isinstance(loader.dataset, IterableDataset):
+        return False
+    return dealt(loader, 1).shares is None
 
 
 class ScalerWatch:

@@ -21,6 +21,7 @@ from lightning.pytorch.utilities import CombinedLoader
 
 from evac.errors import ConfigError
 from evac.torch.checkpointer import Checkpointer
+from evac.torch.lacking import undealt
 from evac.torch.rank_state import Stateful, load_rng, read_rng
 from evac.torch.worker_state import keep, unkept
 
@@ -31,7 +32,9 @@ class EvacCallback(Callback):
     """Stages what a `Trainer` fits: module, optimizer, schedules, loops, callbacks, every rank's RNG.
 
     A data loader with ``state_dict`` (torchdata's ``StatefulDataLoader``, or `evac.torch.Resumable`) goes on at
-    the next batch; of another one Lightning says that it does not. What draws random numbers in the main process while
+    the next batch; of another one Lightning says that it does not. Into a ``Resumable`` Lightning puts no
+    `DistributedSampler` on several devices: give its loader one, or ``use_distributed_sampler=False`` where each rank has
+    its own data. What draws random numbers in the main process while
     a batch is loaded draws others for the first batch after a resume.
 
     Args:
@@ -54,12 +57,14 @@ class EvacCallback(Callback):
 
         Raises:
             GenerationError: See `Checkpointer.restore`.
-            ConfigError: There is no optimizer, or the strategy keeps the state in a form of its own.
+            ConfigError: There is no optimizer, the strategy keeps the state in a form of its own, or all
+                ranks would train on the same batches.
         """
         if isinstance(trainer.strategy, DeepSpeedStrategy | FSDPStrategy):
             name = type(trainer.strategy).__name__
             expected = "DDPStrategy, or ModelParallelStrategy with fully_shard"
             raise ConfigError("EvacCallback", f"strategy {name}", expected)
+        _refuse_undealt(trainer, _given(trainer))
         if not trainer.optimizers:
             raise ConfigError("EvacCallback", "no optimizer", "one or more")
         for one in _given(trainer):
@@ -84,10 +89,15 @@ class EvacCallback(Callback):
         self._step = trainer.global_step
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Where an epoch had ended, its loader is at its end: the next epoch begins here."""
+        """Where an epoch had ended, its loader is at its end: the next epoch begins here.
+
+        Raises:
+            ConfigError: All ranks would train on the same batches.
+        """
         loop = trainer.fit_loop
         fetcher = loop._data_fetcher
         loaders = fetcher.combined_loader.flattened if fetcher else []
+        _refuse_undealt(trainer, loaders)
         if trainer.is_global_zero and (reasons := {unkept(one) for one in loaders} - {""}):
             said = "; ".join(sorted(reasons))
             log.warning("checkpoints hold no random numbers inside the loader's workers: %s", said)
@@ -138,6 +148,21 @@ def _given(trainer: Trainer) -> Sequence[Any]:
     whole = source if isinstance(source, CombinedLoader) else CombinedLoader(source)
     flattened: Sequence[Any] = whole.flattened
     return flattened
+
+
+def _refuse_undealt(trainer: Trainer, loaders: Sequence[Any]) -> None:
+    """Lightning deals out what is a `DataLoader` only, and says nothing of what is none."""
+    settings = getattr(trainer, "_accelerator_connector", None)
+    if not getattr(settings, "use_distributed_sampler", False):
+        return
+    # Of the strategy: not all ranks read data of their own.
+    ranks = (trainer.distributed_sampler_kwargs or {}).get("num_replicas", 1)
+    if ranks > 1 and any(map(undealt, loaders)):
+        expected = (
+            "a DistributedSampler, which Lightning puts into no Resumable: Resumable(DataLoader(dataset, "
+            "sampler=DistributedSampler(...))), or Trainer(use_distributed_sampler=False) where each rank has its own data"
+        )
+        raise ConfigError("EvacCallback", f"a loader that {ranks} ranks read alike", expected)
 
 
 class _Loops:

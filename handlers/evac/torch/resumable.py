@@ -51,7 +51,8 @@ class Resumable(Generic[_T]):
             An `IterableDataset` is read again from its epoch's begin, which takes as long as it had taken; one that
             can tell its place in a ``state_dict`` of its own goes on at once with torchdata's `StatefulDataLoader`.
             Without workers (``num_workers=0``) it has to draw nothing from the global random numbers, from which
-            training draws in between: a warning names it.
+            training draws in between: a warning names it. With several ranks its sampler is to be a
+            `DistributedSampler`: Lightning and accelerate put one into a `DataLoader`, and into this none.
         clock: Seconds, by which it tells how far reading again is.
 
     Raises:

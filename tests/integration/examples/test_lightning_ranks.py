@@ -16,6 +16,12 @@ from tests.integration.examples.runs import end_here, proven, report
 
 pytest.importorskip("lightning")
 
+# Of Lightning, whose tip is to have workers, and which calls what torch has deprecated.
+_QUIET = pytest.mark.filterwarnings(
+    "ignore:.isinstance.treespec, LeafSpec:FutureWarning",
+    "ignore:The 'train_dataloader' does not have many workers",
+)
+
 EPOCHS, BATCHES, KILLED = 2, 6, 8
 # Of each batch: Lightning counts the steps of all optimizers.
 STEPS = 2
@@ -107,3 +113,71 @@ def test_a_strategy_with_a_form_of_its_own_is_refused_by_name() -> None:
     trainer = cast("Trainer", SimpleNamespace(strategy=FSDPStrategy()))
     with pytest.raises(ConfigError, match="strategy FSDPStrategy: expected DDPStrategy"):
         EvacCallback(job="run").on_fit_start(trainer, cast("Any", None))
+
+
+@_QUIET
+def test_a_resumable_that_all_ranks_read_alike_is_refused_by_name() -> None:
+    from lightning.pytorch import Trainer
+    from torch.utils.data.distributed import DistributedSampler
+
+    from evac.torch import Resumable
+    from evac.torch.lightning import EvacCallback
+
+    def reason(devices: int, sampler: Any = None, **settings: Any) -> str:
+        """What is in the way; without an optimizer no fit goes further."""
+        trainer = Trainer(
+            accelerator="cpu", devices=devices, logger=False, enable_checkpointing=False, **settings
+        )
+        data = torch.utils.data.TensorDataset(torch.randn(8, 8))
+        loader = torch.utils.data.DataLoader(data, sampler=sampler)
+        trainer.fit_loop._data_source.instance = Resumable(loader)
+        with pytest.raises(ConfigError) as refused:
+            EvacCallback(job="run").on_fit_start(trainer, cast("Any", None))
+        return str(refused.value)
+
+    none = "EvacCallback: no optimizer: expected one or more"
+    assert "a loader that 2 ranks read alike: expected a Distr" in reason(2, strategy="ddp")
+    assert reason(2, strategy="ddp", use_distributed_sampler=False) == none
+    assert reason(2, DistributedSampler(cast("Any", range(8)), 2, 0), strategy="ddp") == none
+    assert reason(1) == none
+
+
+@_QUIET
+def test_a_fit_over_a_resumable_goes_on_to_the_bit(tmp_path: Path) -> None:
+    from lightning.pytorch import Callback, Trainer
+
+    from evac.torch import Resumable
+    from evac.torch.lightning import EvacCallback
+    from integration.examples.lightning_fit import Module
+
+    def losses(store: str, steps: int) -> dict[int, str]:
+        found: dict[int, str] = {}
+
+        class Watch(Callback):
+            def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, *_: Any) -> None:
+                found[trainer.global_step] = digest(outputs["loss"])
+
+        data = torch.randn(24, 8, generator=torch.Generator().manual_seed(1))
+        loader: Any = torch.utils.data.DataLoader(
+            Augmented(data),
+            batch_size=4,
+            shuffle=True,
+            num_workers=1,
+            multiprocessing_context="fork",
+        )
+        seed(3)
+        module = Module()
+        trainer = Trainer(
+            max_steps=steps, accelerator="cpu", devices=1, default_root_dir=tmp_path, logger=False,
+            enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+            callbacks=[EvacCallback(job="run", store=f"file://{tmp_path}/{store}", every=4), Watch()],
+        )  # fmt: skip
+        trainer.fit(module, Resumable(loader))
+        return found
+
+    whole = losses("whole", 8)
+    first = losses("ended", 4)
+    assert list(first) == [1, 2, 3, 4]
+    rest = losses("ended", 8)
+    assert {**first, **rest} == whole
+    assert list(rest) == [5, 6, 7, 8]
