@@ -180,7 +180,7 @@ class Checkpointer:
         self._stats = Stats()
         self._origins = Origins({})
         self._closed = False
-        self._introduction = Introduction(self._client, self._store, self._objects, world.rank)
+        self._introduction = Introduction(self._client, self._store, self._objects, world)
         self._rhythm.follow(self._client)
 
     @property

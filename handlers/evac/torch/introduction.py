@@ -3,8 +3,9 @@
 import logging
 
 from evac.client import Client
-from evac.torch.lacking import lacking
+from evac.torch.lacking import lacking, undealt
 from evac.torch.rank_state import RankObjects
+from evac.torch.world import World
 
 log = logging.getLogger("evac")
 
@@ -13,14 +14,17 @@ class Introduction:
     """Says it once, in one warning.
 
     Args:
-        rank: What is lacking, the first one says for all.
+        world: What is lacking, its first rank says for all.
     """
 
-    def __init__(self, client: Client, store: str | None, objects: RankObjects, rank: int) -> None:
+    def __init__(
+        self, client: Client, store: str | None, objects: RankObjects, world: World
+    ) -> None:
         self._client = client
         self._store = store
         self._objects = objects
-        self._leads = rank == 0
+        self._leads = world.rank == 0
+        self._ranks = world.size
         self._said = False
 
     def say(self, remark: str = "") -> None:
@@ -39,6 +43,11 @@ class Introduction:
             parts.append(self._without_daemon())
         if self._leads and (connected or self._store) and (missing := lacking(self._objects)):
             parts.append(f"checkpoints hold {' and '.join(missing)}")
+        if self._leads and self._ranks > 1 and undealt(self._objects.loader):
+            parts.append(
+                f"each of {self._ranks} ranks takes all of the dataset that its Resumable has: where they have the "
+                "same one, give the sampler that deals it out (DistributedSampler); nobody else does"
+            )
         return parts
 
     def _without_daemon(self) -> str:

@@ -11,13 +11,17 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler
+from torch.utils.data.distributed import DistributedSampler
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from evac.torch import Resumable, worker_state
+from evac.torch.introduction import Introduction
 from evac.torch.lacking import lacking
 from evac.torch.rank_state import RankObjects
+from evac.torch.world import World
 from tests.handlers.torch import drawing
 from tests.handlers.torch.drawing import SIZE, Loop, Noisy, Own, Stream, end, plain, resumed, seed
+from tests.handlers.torch.fakes import FakeClient
 from tests.handlers.torch.training import Run
 
 pytestmark = [
@@ -468,3 +472,22 @@ def test_a_sampler_that_draws_amid_an_epoch_is_named_once(
         places(loader)
     assert caplog.text.count("Buckets draws from the global random numbers amid an epoch") == told
     assert caplog.text.count("amid an epoch") == told
+
+
+@pytest.mark.parametrize(
+    ("ranks", "settings", "told"),
+    [
+        (2, {"shuffle": True}, True),
+        (1, {"shuffle": True}, False),
+        (2, {"sampler": lambda: DistributedSampler(Noisy(), 2, 0)}, False),
+        (2, {"dataset": Stream, "workers": 1}, False),
+    ],
+)
+def test_one_that_all_ranks_read_alike_is_named(
+    caplog: pytest.LogCaptureFixture, ranks: int, settings: dict[str, Any], told: bool
+) -> None:
+    world = World.alone()
+    world.size = ranks
+    objects = RankObjects(None, resumable(**settings), {})
+    Introduction(FakeClient().as_client(), None, objects, world).say()
+    assert ("each of 2 ranks takes all of the dataset" in caplog.text) is told
