@@ -259,6 +259,16 @@ def _resumed(loader: Remade, state: Mapping[str, Any], clock: Monotonic) -> _Epo
             loader.workers,
         )
         numbers = ()
+        if (
+            loader.replays
+            and not state["finished"]
+            and max(state["workers"], 1) != max(loader.workers, 1)
+        ):
+            # Each reads a part of its own, and these are other parts.
+            log.warning(
+                "the IterableDataset is read from its epoch's begin: what was taken comes again, none is missed"
+            )
+            state = {**state, "taken": 0, "begun": 0}
     if state["persistent"] != loader.keeps_workers:
         log.warning(
             "the loader's workers lived on from epoch to epoch: %s, and now: %s; the epochs after this one "

@@ -310,6 +310,22 @@ def test_in_batches_of_another_size_no_sample_is_missed(
     end(loader)
 
 
+@pytest.mark.parametrize(("was", "now", "again"), [(2, 1, 12), (1, 0, 0)])
+def test_a_stream_that_others_read_in_parts_begins_anew(
+    caplog: pytest.LogCaptureFixture, was: int, now: int, again: int
+) -> None:
+    loader = resumable(dataset=Stream, workers=was)
+    batches = iter(loader)
+    seen = places(next(batches) for _ in range(3))
+    other = resumable(dataset=Stream, workers=now)
+    other.load_state_dict(loader.state_dict())
+    rest = places(other)
+    assert set(seen) | set(rest) == set(range(SIZE))
+    assert len(set(seen) & set(rest)) == again
+    assert ("read from its epoch's begin" in caplog.text) is bool(again)
+    end(loader)
+
+
 def test_batches_of_no_fixed_size_come_again(caplog: pytest.LogCaptureFixture) -> None:
     loader = resumable(workers=0)
     next(iter(loader))
