@@ -4,11 +4,14 @@ Certificates and passwords are renewed while a job runs for weeks. What is wrong
 of whoever has to put it right; no message has what is in a file.
 """
 
+import logging
 import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from evac.rendezvous.etcd_calls import Login, Ticket
+
+logger = logging.getLogger("evac")
 
 
 @dataclass(frozen=True)
@@ -48,21 +51,37 @@ class Access:
     """To one etcd: its files, the token that it gave last, and what was made of the files.
 
     Attributes:
-        wrong: What is wrong with the certificates as they are now, where those that were there before are shown
-            yet; else "".
+        wrong: What is wrong with the files as they are now, where what they held before is shown yet; else "".
     """
 
     files: EtcdFiles = NO_FILES
     wrong: str = field(default="", init=False)
     _ticket: Ticket = field(default_factory=Ticket, repr=False)
     _made: tuple[list[bytes], ssl.SSLContext] | None = field(default=None, repr=False)
+    # With TLS and without.
+    _good: dict[bool, Shown] = field(default_factory=dict[bool, Shown], repr=False)
 
     def read(self, *, tls: bool) -> Shown:
-        """What to show it now.
+        """What to show it now; what was right before where a file is wrong.
+
+        Whoever renews them writes one after the other: a new certificate lies beside the old key for a moment.
 
         Raises:
-            ValueError: A file is wrong; says which, and how. (Of certificates: if they were never right.)
+            ValueError: A file is wrong, and they were never right; says which, and how.
         """
+        wrong = ""
+        try:
+            self._good[tls] = self._read(tls=tls)
+        except ValueError as error:
+            if tls not in self._good:
+                raise
+            wrong = str(error)
+        if wrong and wrong != self.wrong:
+            logger.warning("etcd is shown what was right before: %s", wrong)
+        self.wrong = wrong
+        return self._good[tls]
+
+    def _read(self, *, tls: bool) -> Shown:
         files, password = self.files, ""
         if files.user:
             password = _read(files.password).decode(errors="replace").split("\n")[0].rstrip("\r")
@@ -72,20 +91,12 @@ class Access:
         return Shown(context, Login(files.user, password, self._ticket))
 
     def _context(self) -> ssl.SSLContext:
-        files, before = self.files, self._made
-        try:
-            texts = [_read(path) for path in (files.ca, files.cert, files.key) if path]
-            # A context of its own for each would let no connection be used again.
-            if before is None or before[0] != texts:
-                before = self._made = texts, _made(files, texts[0] if files.ca else b"")
-        except ValueError as error:
-            # Who renews them writes one after the other: a new certificate lies beside the old key for a moment.
-            if before is None:
-                raise
-            self.wrong = str(error)
-        else:
-            self.wrong = ""
-        return before[1]
+        files = self.files
+        texts = [_read(path) for path in (files.ca, files.cert, files.key) if path]
+        # A context of its own for each would let no connection be used again.
+        if self._made is None or self._made[0] != texts:
+            self._made = texts, _made(files, texts[0] if files.ca else b"")
+        return self._made[1]
 
 
 def refusal_of(error: BaseException | None) -> str:

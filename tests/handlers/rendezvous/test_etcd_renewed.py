@@ -104,7 +104,7 @@ def test_a_certificate_that_is_renewed_is_shown_by_whoever_waits_next(
     def wait_denied(keys: EtcdKeys) -> bool:
         """A connection that breaks may do so before it says why."""
         try:
-            keys.wait("b")
+            in_thread(lambda: keys.wait("b"))()
         except Denied as error:
             return "not this one" in str(error)
         except Unreachable:
@@ -130,6 +130,26 @@ def test_a_certificate_that_is_renewed_is_shown_by_whoever_waits_next(
         lay("client")
         once(address, access, lambda other: other.clear())
         assert access.wrong == ""
+
+
+def test_what_was_right_is_shown_while_a_file_is_being_written(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    password = tmp_path / "password"
+    password.write_text("old\n")
+    access = Access(EtcdFiles(user="me", password=str(password)))
+    shown = access.read(tls=False)
+
+    for text, told in (("", "holds no password"), ("", "holds no password"), ("new\n", "")):
+        password.write_text(text)
+        assert access.read(tls=False).login.password == (text.strip() or shown.login.password)
+        assert told in access.wrong
+        assert bool(told) == bool(access.wrong)
+
+    assert caplog.text.count("holds no password") == 1
+    password.write_text("")
+    with pytest.raises(ValueError, match="holds no password"):
+        Access(access.files).read(tls=False)
 
 
 def in_thread(act: Callable[[], T]) -> Callable[[], T]:
