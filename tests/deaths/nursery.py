@@ -115,7 +115,8 @@ class Nursery:
             return Child(int(self._ours.recv(64)))
 
     def close(self) -> None:
-        """It ends when its socket does."""
+        """It ends when its socket does, also where a process that was forked here holds it still."""
+        self._ours.shutdown(socket.SHUT_RDWR)
         self._ours.close()
         self._process.wait()
 

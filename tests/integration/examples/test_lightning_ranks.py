@@ -1,5 +1,6 @@
 """Lightning on two ranks, with statistics of their own and an optimizer for each half: to the bit."""
 
+import multiprocessing
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -172,7 +173,13 @@ def test_a_fit_over_a_resumable_goes_on_to_the_bit(tmp_path: Path) -> None:
             enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
             callbacks=[EvacCallback(job="run", store=f"file://{tmp_path}/{store}", every=4), Watch()],
         )  # fmt: skip
+        before = {*multiprocessing.active_children()}
         trainer.fit(module, Resumable(loader))
+        # A trainer is in cycles, and with it the workers: they would outlive this test, and the garbage
+        # collector waits 5 seconds for each.
+        for worker in {*multiprocessing.active_children()} - before:
+            worker.terminate()
+            worker.join()
         return found
 
     whole = losses("whole", 8)
