@@ -95,7 +95,16 @@ class Lines:
         # Owned by `close`. A TaskGroup would wrap what the caller's own block raises in a group.
         task = self._loop.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        # An interrupt, which may hit any line: the loop has raised it already, and nothing is left to tell.
+        if not isinstance(error, KeyboardInterrupt | SystemExit):
+            told = {"message": "a task of evac's client failed", "exception": error, "task": task}
+            self._loop.call_exception_handler(told)
 
     @property
     def ready(self) -> bool:

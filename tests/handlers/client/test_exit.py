@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -218,6 +219,28 @@ SCRIPTS: dict[str, tuple[str, int]] = {
         "except KeyboardInterrupt: sys.exit(5)",
         5,
     ),
+    # Where an interrupt hits is chance; one that comes into a task of the client's is told by nobody but the loop.
+    "is asyncio and is interrupted in a task of the client's": (
+        "async def hit(): raise KeyboardInterrupt\n"
+        "async def main():\n"
+        "    async with evac.aio.connect('job', socket=PATH) as client:\n"
+        "        assert await client.wait_connected(20)\n"
+        "        client._lines.own(hit()); await asyncio.sleep(3600)\n"
+        "try: asyncio.run(main())\n"
+        "except KeyboardInterrupt: sys.exit(5)",
+        5,
+    ),
+    "is asyncio and has a bug in a task of the client's": (
+        "async def hit(): raise LookupError\n"
+        "told = []\n"
+        "async def main():\n"
+        "    asyncio.get_running_loop().set_exception_handler(lambda _, what: told.append(what))\n"
+        "    async with evac.aio.connect('job', socket=PATH) as client:\n"
+        "        client._lines.own(hit()); await asyncio.sleep(0.1)\n"
+        "asyncio.run(main())\n"
+        "assert [type(one['exception']) for one in told] == [LookupError], told",
+        0,
+    ),
 }  # fmt: skip
 
 
@@ -243,6 +266,16 @@ def run(path: Path, script: str, *, during: Callable[[int], object] = lambda _: 
     return process.returncode, told
 
 
+def at_rest(pid: int) -> None:
+    """Wait until it sleeps, and has done nothing for a while."""
+    seen: list[tuple[str, ...]] = []
+    while len(seen) < 10:
+        state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        now = (state, *rest[10:12], Path(f"/proc/{pid}/schedstat").read_text())
+        seen = [*seen, now] if state == "S" and (not seen or seen[-1] == now) else []
+        time.sleep(0.01)
+
+
 @pytest.mark.parametrize("what", SCRIPTS)
 def test_a_process_that(what: str, daemon: Daemon, path: Path) -> None:
     from evac.wire import OrderGiven, Turn
@@ -255,6 +288,10 @@ def test_a_process_that(what: str, daemon: Daemon, path: Path) -> None:
                 daemon.tell(Turn(turn=1, seconds=60.0, order="o1"))
             case "ends while an order's callback runs":
                 daemon.tell(OrderGiven(order="o1", seconds_left=60.0, confidence="certain"))
+            case "is asyncio and is interrupted":
+                # In what the standard library does before it waits, it leaves files of its own open.
+                at_rest(pid)
+                os.kill(pid, signal.SIGTERM)
             case _:
                 os.kill(pid, signal.SIGTERM)
 
