@@ -4,10 +4,12 @@ A method here is a generator: it yields requests, is sent what was answered, and
 the agents' client, which blocks (`etcd_keys`), and the daemon's (`evacd.rendezvous.etcd`) are thin shells.
 
 Users: a token is asked for with name and password, and anew where etcd does not know it any more: it expires
-after some minutes, with a restart, and where users are changed. No client certificate makes a user here: the
-gateway passes none on. All keys of a job hang on one lease, whose number is a key, too; whoever takes part keeps
-it alive. So a job whose agents are all gone leaves nothing behind, after `KEEP_SECONDS`. Turned down: a lease
-for each agent, which would leave the log.
+after some minutes, with a restart, and where users are changed. Who comes without one, as while etcd knows no
+users, is by 3.4 taken for whom the gateway's own certificate names: "permission denied" may mean that, too, and
+at a watch that its token is not known any more. No client certificate makes a user here: the gateway passes none
+on. All keys of a job hang on one lease, whose number is a key, too; whoever takes part keeps it alive. So a job
+whose agents are all gone leaves nothing behind, after `KEEP_SECONDS`. Turned down: a lease for each agent, which
+would leave the log.
 
 Sources: https://etcd.io/docs/v3.5/dev-guide/api_grpc_gateway/, rpc.proto and api/v3rpc/rpctypes/error.go, read
 2026-11; bytes travel as base64, 64-bit numbers as text.
@@ -30,6 +32,7 @@ _LEASE = "lease"
 _BATCH = 100
 # A token that etcd does not know (any more), or that belongs to how users were before.
 _STALE = ("invalid auth token", "revision of auth store is old", "user name is empty")
+_FORBIDDEN = "permission denied"
 _NO_USERS, _NO_LEASE = "authentication is not enabled", "requested lease not found"
 # What a proxy that answers in etcd's place makes of whoever reads it.
 _SENSELESS = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
@@ -109,6 +112,8 @@ class EtcdCalls:
         self._keep_seconds = keep_seconds
         # That all is written with; 0 where it is not known yet.
         self._lease = 0
+        # The token of the last watch.
+        self._watches_as = ""
 
     # --- keys --------------------------------------------------------------------------------
 
@@ -179,8 +184,8 @@ class EtcdCalls:
         with _Sense(self._where):
             since = int(answer["header"]["revision"]) + 1
         asked = {"create_request": {"key": self._name(key), "start_revision": str(since)}}
-        token = yield from self._token()
-        return Request("/v3/watch", _body(asked), token)
+        self._watches_as = yield from self._token()
+        return Request("/v3/watch", _body(asked), self._watches_as)
 
     def came(self, line: bytes) -> bool:
         """Whether a line of the answer to a watch says that something happened."""
@@ -191,10 +196,11 @@ class EtcdCalls:
             if not said.get("canceled"):
                 return False
             why = str(said.get("cancel_reason") or "the watch was cancelled")
-        if any(text in why for text in _STALE):
-            self._login.ticket.token = None
-        # Where its revision is compacted by now, say: ask anew.
-        raise self._refusal(200, why)
+        if any(text in why for text in (*_STALE, _FORBIDDEN)):
+            self._login.ticket.forget(self._watches_as)
+        # Whoever watches could read the key a moment ago: so even where it says that this is forbidden, or its
+        # revision is compacted by now, ask anew.
+        raise self._unclear(200, why, self._watches_as)
 
     # --- the lease ---------------------------------------------------------------------------
 
@@ -240,9 +246,13 @@ class EtcdCalls:
             if answer.status == 200 and "error" not in found:
                 return found
             said = _said(found)
-            if renewed or not self._login.user or not any(text in said for text in _STALE):
+            nobody = not token and _FORBIDDEN in said
+            if not self._login.user or not (nobody or any(text in said for text in _STALE)):
                 raise self._refusal(answer.status, said, token)
             self._login.ticket.forget(token)
+            if renewed:
+                # Users are being changed right now: that says nothing about ours yet.
+                raise self._unclear(answer.status, said, token)
             renewed = True
 
     def _token(self) -> Steps[str]:
@@ -284,11 +294,14 @@ class EtcdCalls:
             return _Expired(self._where, said, self._lease)
         if "authentication failed" in said:
             return Denied(self._where, f"etcd knows no user {user!r} with this password")
-        if not user and ("permission denied" in said or "user name is empty" in said):
+        if not user and (_FORBIDDEN in said or "user name is empty" in said):
             return Denied(self._where, "etcd wants a user and a password")
-        if "permission denied" in said:
+        if _FORBIDDEN in said:
             reason = f"etcd gives {user!r} no permission to read and write below {self._prefix}/"
             return Denied(self._where, reason)
+        return self._unclear(status, said, secret)
+
+    def _unclear(self, status: int, said: str, secret: str = "") -> Unreachable:
         # A stranger may say what it was told.
         shown = said.replace(secret, "...") if secret else said
         shown = "".join(c if c.isprintable() else " " for c in shown[:200])

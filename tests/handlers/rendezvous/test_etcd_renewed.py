@@ -1,10 +1,12 @@
 """Passwords and certificates that are renewed while agents live: what is shown is what lies there by then."""
 
 import logging
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,7 +16,7 @@ import trustme
 from evac.rendezvous.address import Address
 from evac.rendezvous.etcd_access import Access, EtcdFiles
 from evac.rendezvous.etcd_keys import EtcdKeys
-from evac.rendezvous.keys import Denied, Unreachable
+from evac.rendezvous.keys import Denied, Keys, Unreachable
 from tests.handlers.rendezvous.nodes import Node, until, work_together
 from tests.handlers.rendezvous.test_etcd_secured import depart, look, once
 from tests.services.etcd_secured import USER, Secured, write
@@ -89,6 +91,62 @@ def test_a_spare_in_no_round_goes_on_where_its_password_is_changed(
         node.finish()
     assert [node.join() for node in (nodes[0], spare, nodes[1])] == ["finished", "finished", 0]
     assert "turns this agent away" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "act",
+    [look, lambda keys: keys.put("a", b"1"), lambda keys: keys.wait("a")],
+    ids=["get", "put", "wait"],
+)
+def test_who_came_while_users_were_switched_off_says_who_it_is_once_they_are_on(
+    etcd: Secured, address: Address, act: Callable[[Keys], object]
+) -> None:
+    access = Access(etcd.files)
+    etcd.as_root("/v3/auth/disable")
+    try:
+        once(address, access, lambda keys: keys.put("a", b"1"))
+        assert access.read(tls=True).login.ticket.token == ""
+    finally:
+        etcd.ask("/v3/auth/enable")
+
+    once(address, access, act)
+
+    assert once(address, access, lambda keys: keys.get(["a"])) == [b"1"]
+    once(address, access, lambda keys: keys.clear())
+
+
+def test_users_that_are_switched_off_and_on_for_a_while_turn_nobody_away(
+    etcd: Secured, address: Address
+) -> None:
+    """All agents of a node's jobs share a token, and each has a moment of its own for which it is nobody."""
+    access, ends = Access(etcd.files), threading.Event()
+
+    def ask_on(number: int) -> int:
+        done = 0
+        while not ends.is_set() or not done:
+            with suppress(Unreachable) if not ends.is_set() else nullcontext():
+                once(address, access, lambda keys: asks(keys, str(number)))
+                done += 1
+        return done
+
+    def asks(keys: Keys, key: str) -> None:
+        try:
+            keys.put(key, b"1")
+            keys.wait(key)
+            keys.keep()
+        except Denied as error:
+            turned_away.append(str(error))
+
+    turned_away: list[str] = []
+    asking = [in_thread(partial(ask_on, number)) for number in range(4)]
+    for _ in range(10):
+        etcd.as_root("/v3/auth/disable")
+        etcd.ask("/v3/auth/enable")
+    ends.set()
+
+    assert all(asked() for asked in asking)
+    assert turned_away == []
+    once(address, access, lambda keys: keys.clear())
 
 
 def test_a_certificate_that_is_renewed_is_shown_by_whoever_waits_next(
