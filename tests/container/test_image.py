@@ -25,19 +25,18 @@ from evac.admin import read_status
 from tests.agent.daemon import worker as worker_module
 from tests.agent.daemon.nodes import until
 from tests.agent.daemon.test_notice import Cloud
-from tests.container.podman import IMAGE, LIMITS, PODS, Podman, Unavailable
+from tests.container.podman import IMAGE, LIMITS, PODS, Podman
 from tests.kube.cluster import CHART, ROOT, Cluster
 from tests.services.process import script
+from tests.services.skipping import or_skip
 
 TEAM_UID = 12345
 
 
 @pytest.fixture(scope="module")
 def podman(binaries: None) -> Iterator[Podman]:
-    try:
+    with or_skip():
         podman = Podman()
-    except Unavailable as error:
-        pytest.skip(str(error))
     try:
         podman.build()
         yield podman

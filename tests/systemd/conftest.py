@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.systemd.machine import BIN, Machine, Unavailable, booted
+from tests.services.skipping import or_skip
+from tests.systemd.machine import BIN, Machine, booted
 
 # Beside evac.toml, which so stays as it was written. The store is meant: the test looks into it.
 DROP_IN = """\
@@ -26,18 +27,12 @@ def installed(machine: Machine) -> Machine:
 @pytest.fixture
 def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     """A machine of the test's own, without evacd."""
-    try:
-        with booted(tmp_path_factory.mktemp("machine")) as machine:
-            yield machine
-    except Unavailable as error:
-        pytest.skip(str(error))
+    with or_skip(), booted(tmp_path_factory.mktemp("machine")) as machine:
+        yield machine
 
 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     """One machine for all tests of a file, with evacd running."""
-    try:
-        with booted(tmp_path_factory.mktemp("machine")) as machine:
-            yield installed(machine)
-    except Unavailable as error:
-        pytest.skip(str(error))
+    with or_skip(), booted(tmp_path_factory.mktemp("machine")) as machine:
+        yield installed(machine)

@@ -12,7 +12,8 @@ from evac.generation import Generation
 from evac.store import open_store
 from tests.agent.daemon.nodes import Node, node_at, until
 from tests.services.etcd import etcd
-from tests.services.process import HOST, Unavailable
+from tests.services.process import HOST
+from tests.services.skipping import or_skip
 
 AGREED = Generation(1, 4)
 
@@ -23,11 +24,8 @@ def rendezvous(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         server = TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
         yield f"tcpstore://{HOST}:{server.port}/evac/run"
         return
-    try:
-        with etcd(tmp_path / "etcd") as port:
-            yield f"etcd://{HOST}:{port}/evac/run"
-    except Unavailable as why:
-        pytest.skip(str(why))
+    with or_skip(), etcd(tmp_path / "etcd") as port:
+        yield f"etcd://{HOST}:{port}/evac/run"
 
 
 @pytest.fixture

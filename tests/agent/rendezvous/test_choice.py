@@ -22,7 +22,8 @@ from evacd.rendezvous import Agreed, Departure, Word
 from evacd.rendezvous.jobstore import JobStoreAnnouncer
 from tests.handlers.rendezvous.nodes import open_keys
 from tests.services.etcd import etcd
-from tests.services.process import HOST, Unavailable
+from tests.services.process import HOST
+from tests.services.skipping import or_skip
 
 JOB = "alice/gpt"
 Make = Callable[[str, list[Agreed]], JobStoreAnnouncer]
@@ -30,11 +31,8 @@ Make = Callable[[str, list[Agreed]], JobStoreAnnouncer]
 
 @pytest.fixture(scope="module")
 def etcd_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    try:
-        with etcd(tmp_path_factory.mktemp("etcd")) as port:
-            yield port
-    except Unavailable as why:
-        pytest.skip(str(why))
+    with or_skip(), etcd(tmp_path_factory.mktemp("etcd")) as port:
+        yield port
 
 
 @pytest.fixture(params=["libuv", "legacy", "etcd"])

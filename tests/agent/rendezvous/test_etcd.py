@@ -21,18 +21,16 @@ from evacd.rendezvous.etcd import Etcd, Etcds
 from evacd.rendezvous.jobstore import JobStoreAnnouncer
 from tests.agent.busy import no_thread_left
 from tests.services.etcd import etcd
-from tests.services.process import HOST, Unavailable
+from tests.services.process import HOST
+from tests.services.skipping import or_skip
 
 LEAVING = Departure(Word.LEAVING, "gpu-7", "b1", "ab12-1", 29.8, job="alice/gpt", sequence=7)
 
 
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    try:
-        with etcd(tmp_path_factory.mktemp("etcd")) as port:
-            yield port
-    except Unavailable as why:
-        pytest.skip(str(why))
+    with or_skip(), etcd(tmp_path_factory.mktemp("etcd")) as port:
+        yield port
 
 
 @pytest.fixture

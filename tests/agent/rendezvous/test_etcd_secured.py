@@ -28,18 +28,16 @@ from evacd.rendezvous.configured import announcers, read_secrets
 from evacd.rendezvous.etcd import Etcd, Etcds
 from evacd.rendezvous.jobstore import JobStoreAnnouncer
 from tests.services.etcd_secured import PASSWORD, STRANGER, USER, Secured, etcd_secured, write
-from tests.services.process import HOST, Unavailable
+from tests.services.process import HOST
+from tests.services.skipping import or_skip
 
 LEAVING = Departure(Word.LEAVING, "gpu-7", "b1", "ab12-1", 29.8, job="alice/gpt", sequence=7)
 
 
 @pytest.fixture(scope="module")
 def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    try:
-        with etcd_secured(tmp_path_factory.mktemp("secured")) as made:
-            yield made
-    except Unavailable as why:
-        pytest.skip(str(why))
+    with or_skip(), etcd_secured(tmp_path_factory.mktemp("secured")) as made:
+        yield made
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from tests.handlers.rendezvous.nodes import HOST, local
 from tests.matrix import Matrix
 from tests.services.etcd import etcd
 from tests.services.etcd_secured import Secured, etcd_secured
-from tests.services.process import Unavailable
+from tests.services.skipping import or_skip
 
 # torch's TCPStore asks DNS for the name of every client, in its only thread. A test machine's DNS need
 # not answer at all: wait for it as shortly as can be (resolv.conf(5)).
@@ -37,11 +37,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def etcd_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    try:
-        with etcd(tmp_path_factory.mktemp("etcd")) as port:
-            yield port
-    except Unavailable as why:
-        pytest.skip(str(why))
+    with or_skip(), etcd(tmp_path_factory.mktemp("etcd")) as port:
+        yield port
 
 
 @pytest.fixture
@@ -70,11 +67,8 @@ def store(request: pytest.FixtureRequest) -> Address:
 
 @pytest.fixture(scope="module", name="etcd")
 def etcd_with_users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    try:
-        with etcd_secured(tmp_path_factory.mktemp("secured")) as made:
-            yield made
-    except Unavailable as why:
-        pytest.skip(str(why))
+    with or_skip(), etcd_secured(tmp_path_factory.mktemp("secured")) as made:
+        yield made
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from tests.handlers.rendezvous.agents import Job, now, resources
 from tests.handlers.rendezvous.cells import ETCD, HOSTED, KILLED, KINDS, TCPSTORE
 from tests.handlers.rendezvous.meeting import Meeting, meeting
 from tests.handlers.rendezvous.nodes import depart
-from tests.services.process import Unavailable
+from tests.services.skipping import or_skip
 
 NIGHTLY = os.environ.get("EVAC_NIGHTLY") == "1"
 nightly = pytest.mark.skipif(not NIGHTLY, reason="takes minutes: EVAC_NIGHTLY=1 runs it")
@@ -30,11 +29,8 @@ Start = Callable[..., Job]
 @pytest.fixture
 def place(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Meeting]:
     """Where the nodes meet."""
-    with ExitStack() as stack:
-        try:
-            yield stack.enter_context(meeting(kind, tmp_path))
-        except Unavailable as why:
-            pytest.skip(str(why))
+    with or_skip(), meeting(kind, tmp_path) as made:
+        yield made
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from tests.handlers.rendezvous.cells import ETCD, HOSTED, TCPSTORE
 from tests.handlers.rendezvous.meeting import evac_store
 from tests.services.etcd import etcd_process
 from tests.services.network import INTERFACE, Network, network
-from tests.services.process import Unavailable
+from tests.services.skipping import or_skip
 
 nightly = pytest.mark.skipif(
     os.environ.get("EVAC_NIGHTLY") != "1", reason="takes minutes: EVAC_NIGHTLY=1 runs it"
@@ -50,11 +50,8 @@ QUICK = {"keep_alive_interval": 0.5, "keep_alive_max_attempt": 4}
 @pytest.fixture
 def net() -> Iterator[Network]:
     """Three machines, and one for a store."""
-    with ExitStack() as stack:
-        try:
-            yield stack.enter_context(network("a", "b", "c", "s"))
-        except Unavailable as why:
-            pytest.skip(str(why))
+    with or_skip(), network("a", "b", "c", "s") as made:
+        yield made
 
 
 @pytest.fixture
@@ -63,13 +60,11 @@ def store(kind: str, net: Network, tmp_path: Path) -> Iterator[Address]:
     host = net.address("a" if kind == HOSTED else "s")
     with ExitStack() as stack:
         port, enter = PORT, tuple(net.on("s"))
-        try:
+        with or_skip():
             if kind == TCPSTORE:
                 port, _ = stack.enter_context(evac_store(tmp_path, enter))
             if kind == ETCD:
                 port, _ = stack.enter_context(etcd_process(tmp_path / "etcd", enter, host))
-        except Unavailable as why:
-            pytest.skip(str(why))
         yield Address("etcd" if kind == ETCD else "tcpstore", host, port, "evac/run")
 
 

@@ -17,7 +17,7 @@ from tests.agent.daemon.nodes import Node as Daemon
 from tests.handlers.rendezvous.agents import Job, Machine, now, resources
 from tests.handlers.rendezvous.cells import KINDS
 from tests.handlers.rendezvous.meeting import Meeting, meeting
-from tests.services.process import Unavailable
+from tests.services.skipping import or_skip
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("EVAC_NIGHTLY") != "1", reason="takes minutes: EVAC_NIGHTLY=1 runs it"
@@ -30,11 +30,8 @@ PATIENCE_SECONDS = 240.0
 
 @pytest.fixture
 def place(kind: str, tmp_path: Path) -> Iterator[Meeting]:
-    with ExitStack() as stack:
-        try:
-            yield stack.enter_context(meeting(kind, tmp_path))
-        except Unavailable as why:
-            pytest.skip(str(why))
+    with or_skip(), meeting(kind, tmp_path) as made:
+        yield made
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from evac.store import Owner
 from tests.handlers.store.cells import COLUMNS, ROWS, TESTS, filled
 from tests.matrix import Matrix
 from tests.services import azure, gcs, s3
-from tests.services.process import Unavailable
 from tests.services.proxy import Proxy, proxy
+from tests.services.skipping import or_skip
 
 ROOT = os.geteuid() == 0
 needs_root = pytest.mark.skipif(not ROOT, reason="mounts and owners need root")
@@ -115,11 +115,8 @@ def between(keys: None, seaweed: s3.S3Server) -> Iterator[Proxy]:
 def _running(
     server: Callable[[Path], AbstractContextManager[Server]], folder: Path
 ) -> Iterator[Server]:
-    try:
-        with server(folder) as running:
-            yield running
-    except Unavailable as why:
-        pytest.skip(str(why))
+    with or_skip(), server(folder) as running:
+        yield running
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -23,7 +23,8 @@ from tests.handlers.store.named import opened
 from tests.handlers.store.test_faults import NIGHTLY
 from tests.handlers.store.test_faults_names import NBYTES
 from tests.handlers.store.test_peer import TOKEN
-from tests.services.process import HOST, Unavailable
+from tests.services.process import HOST
+from tests.services.skipping import or_skip
 from tests.services.wall import Wall, wall
 
 HOURS = 7 * 3600
@@ -55,15 +56,12 @@ def clocked(
     record_property("faults", ("clock steps", kind))
     token = tmp_path / "token"
     token.write_bytes(TOKEN)
-    try:
-        with served(kind, request) as (port, environment), wall(tmp_path) as clock:
-            endpoint = f"http://{HOST}:{port}"
-            for name, value in {**environment, "EVAC_PEER_TOKEN_FILE": str(token)}.items():
-                monkeypatch.setenv(name, value)
-            with driven(kind, endpoint, environment=clock.environment) as there:
-                yield Clocked(kind, there, clock, endpoint)
-    except Unavailable as why:
-        pytest.skip(str(why))
+    with or_skip(), served(kind, request) as (port, environment), wall(tmp_path) as clock:
+        endpoint = f"http://{HOST}:{port}"
+        for name, value in {**environment, "EVAC_PEER_TOKEN_FILE": str(token)}.items():
+            monkeypatch.setenv(name, value)
+        with driven(kind, endpoint, environment=clock.environment) as there:
+            yield Clocked(kind, there, clock, endpoint)
 
 
 async def test_a_clock_that_steps_before_any_call_of_a_flush_costs_no_more_than_until_it_is_right(

@@ -124,9 +124,9 @@ async def test_flushes_that_fail_leave_no_fd_and_no_thread_behind(
     rule = Rule(Fate.RESET, within=within)
     there.between.rules.append(rule)
 
-    async def opened(flushes: int) -> tuple[int, int]:
-        for _ in range(flushes):
-            assert await attempt(store) is not None
+    async def opened() -> tuple[int, int]:
+        """File descriptors and threads after one more."""
+        assert await attempt(store) is not None
         # The proxy is in this process: what it serves has to end first.
         for _ in range(200):
             if not any(thread.name.endswith("(_serve)") for thread in threading.enumerate()):
@@ -134,12 +134,13 @@ async def test_flushes_that_fail_leave_no_fd_and_no_thread_behind(
             await asyncio.sleep(0.02)
         return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
 
-    before, after = await opened(4), await opened(12)
+    looks = [await opened() for _ in range(16)]
 
-    # One for each flush would be 12; a connection that is kept may be there at one look and not at the other.
-    fds, threads = (now - was for was, now in zip(before, after, strict=True))
-    assert fds <= 3
-    assert threads <= 3
+    # A connection that is kept may be there at one look and not at the next, so the least of the last ones
+    # counts; one left behind by each flush would make it 8 more. A pool may still grow to its width.
+    for what, grown in zip(zip(*looks, strict=True), (0, 2), strict=True):
+        assert min(what[8:]) <= max(what[:8]) + grown, what
+        assert min(what[12:]) <= max(what[:4]) + grown, what
     rule.times = 0
     assert await attempt(store) is None
     assert await whole(there.store(mark, struck=False))

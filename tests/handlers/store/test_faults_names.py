@@ -21,8 +21,9 @@ from tests.handlers.store.named import opened
 from tests.handlers.store.test_faults import NIGHTLY
 from tests.handlers.store.test_peer import TOKEN
 from tests.services.names import NAME, Gone, Names, asking, names
-from tests.services.process import HOST, Unavailable
+from tests.services.process import HOST
 from tests.services.relay import Relay, relay
+from tests.services.skipping import or_skip
 
 REASON = "its host name cannot be resolved"
 SMALL = PART // 2
@@ -63,17 +64,13 @@ def flushing(
     with served(kind, request) as (port, environment):
         for name, value in {**environment, "EVAC_PEER_TOKEN_FILE": str(token)}.items():
             monkeypatch.setenv(name, value)
-        try:
-            with (
-                names() as server,
-                relay(port) as between,
-                driven(
-                    kind, f"http://{NAME}:{between.port}", before=asking(server, tmp_path)
-                ) as there,
-            ):
-                yield Flushing(kind, there, server, between, port)
-        except Unavailable as why:
-            pytest.skip(str(why))
+        with (
+            or_skip(),
+            names() as server,
+            relay(port) as between,
+            driven(kind, f"http://{NAME}:{between.port}", before=asking(server, tmp_path)) as there,
+        ):
+            yield Flushing(kind, there, server, between, port)
 
 
 async def test_a_name_that_is_gone_stops_nothing_that_is_connected_and_is_told_by_what_is_not(

@@ -20,9 +20,9 @@ from tests.handlers.torch import ranks, scenes
 from tests.handlers.torch.node import node
 from tests.handlers.torch.training import Run, wait_committed
 from tests.services import azure, gcs
-from tests.services.process import Unavailable
 from tests.services.proxy import Fate, Proxy, Rule, proxy
 from tests.services.s3 import S3Server, seaweed
+from tests.services.skipping import or_skip
 
 BUCKET = "evac-restore"
 BODY = "__0_0.distcp"
@@ -34,7 +34,7 @@ def other(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[str]:
     """A store of another cloud."""
-    try:
+    with or_skip():
         if request.param == "gs":
             with gcs.fake_gcs(tmp_path / "gcs") as google:
                 google.make_bucket(BUCKET)
@@ -45,18 +45,13 @@ def other(
                 for name, value in microsoft.environment.items():
                     monkeypatch.setenv(name, value)
                 yield f"az://{BUCKET}/where?endpoint={microsoft.endpoint}"
-    except Unavailable as why:
-        pytest.skip(str(why))
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    try:
-        with seaweed(tmp_path_factory.mktemp("seaweed")) as running:
-            running.call("create_bucket", Bucket=BUCKET)
-            yield running
-    except Unavailable as why:
-        pytest.skip(str(why))
+    with or_skip(), seaweed(tmp_path_factory.mktemp("seaweed")) as running:
+        running.call("create_bucket", Bucket=BUCKET)
+        yield running
 
 
 @pytest.fixture(autouse=True)
