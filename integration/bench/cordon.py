@@ -11,27 +11,24 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from asking import LIMIT_SECONDS, newest, status, until
 from harness import Ratio, Variant, main
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import evac
-from evac.admin import read_status
-from evac.errors import EvacError
 from evac.segment import PAGE, Header, SlotState, aligned
 from evacd.clock import SystemClock
 from tests.kube.access import MASTERS, User
 from tests.kube.cluster import Cluster, running
 
 NODE = "gpu-7"
-_LIMIT = 60.0
 _BLOCK = os.urandom(2**20)
 _CLOCK = SystemClock()
 
@@ -71,10 +68,10 @@ class Scene:
         environ = {**os.environ, **self._cluster.environ, "NODE_NAME": NODE}
         daemon = ends.enter_context(subprocess.Popen(command, stdout=log, stderr=log, env=environ))
         ends.callback(daemon.terminate)
-        self._until(lambda: self._status() is not None)
+        until(lambda: status(self._socket))
         self._client = evac.connect(job="train", rank=0, world=1, socket=str(self._socket))
         ends.callback(self._client.close)
-        self._client.wait_connected(_LIMIT)
+        self._client.wait_connected(LIMIT_SECONDS)
         nbytes = PAGE + aligned(size) + PAGE
         self._client.reserve(
             nbytes=nbytes, body="part0.bin", layout="plain", incarnation=1, slots=2
@@ -92,19 +89,19 @@ class Scene:
             slot.memory[PAGE + at : PAGE + at + length] = _BLOCK[:length]
         slot.complete(Header(SlotState.COMPLETE, 1, self._step, self._size))
         self._client.staged(slot, self._step)
-        self._until(lambda: self._newest() == self._step)
+        until(lambda: newest(self._socket) == [self._step])
         return self.idle()
 
     def idle(self) -> Mapping[str, float]:
         """Give the notice, wait for the end, take it back."""
         began = _CLOCK.monotonic()
         self._do("preempt")
-        self._until(self._settled)
+        until(self._settled)
         flushed = _CLOCK.monotonic()
-        self._until(lambda: len(self._patches(began)) >= 2)
+        until(lambda: len(self._patches(began)) >= 2)
         cordon, taint = self._patches(began)[:2]
         self._do("clear")
-        self._until(lambda: "unschedulable" not in self._cluster_node()["spec"])
+        until(lambda: "unschedulable" not in self._cluster_node()["spec"])
         return {
             "cordon_ms": (cordon - began) * 1e3,
             "taint_ms": (taint - began) * 1e3,
@@ -126,25 +123,8 @@ class Scene:
             answer.read()
 
     def _settled(self) -> bool:
-        order = (self._status() or {}).get("order")
+        order = (status(self._socket) or {}).get("order")
         return bool(order and order["settled"])
-
-    def _newest(self) -> int:
-        units = (self._status() or {"risk": {"units": []}})["risk"]["units"]
-        return max((unit["newest_step"] or 0 for unit in units), default=0)
-
-    def _status(self) -> dict[str, Any] | None:
-        try:
-            return read_status(self._socket, timeout=5.0)
-        except EvacError:
-            return None
-
-    def _until(self, true: Callable[[], bool]) -> None:
-        ends = _CLOCK.monotonic() + _LIMIT
-        while not true():
-            if _CLOCK.monotonic() > ends:
-                raise RuntimeError("not done within a minute")
-            time.sleep(0.01)
 
 
 def run() -> int:

@@ -4,26 +4,21 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from asking import LIMIT_SECONDS, newest, status, until
+
 import evac
 from drilling.places import Place
-from evac.admin import read_status
-from evac.errors import EvacError
 from evac.segment import PAGE, Header, SlotState, aligned
-from evacd.clock import SystemClock
 
 # Jobs, and their shares of all bytes.
 JOBS = {"large": 4, "middle": 2, "small": 1}
 RESERVE = 0.5
-NOTHING = {"lanes": [{"measured": False}]}
-_LIMIT = 60.0
 _BLOCK = os.urandom(2**20)
-_CLOCK = SystemClock()
 
 
 class Job:
@@ -33,7 +28,7 @@ class Job:
         self._nbytes = nbytes
         self._step = 0
         self._client = evac.connect(job=name, rank=0, world=1, socket=str(socket))
-        self._client.wait_connected(_LIMIT)
+        self._client.wait_connected(LIMIT_SECONDS)
         size = PAGE + aligned(nbytes) + PAGE
         self._client.reserve(nbytes=size, body="part0.bin", layout="plain", incarnation=1, slots=2)
 
@@ -85,14 +80,14 @@ class Node:
             )
         )
         ends.callback(process.terminate)
-        self._until(lambda: all(lane["measured"] for lane in (self._status() or NOTHING)["lanes"]))
+        until(self._measured)
         each = size // sum(JOBS.values())
         self._jobs = [Job(name, each * share, self._socket) for name, share in JOBS.items()]
 
     def round(self) -> Mapping[str, float]:
         """Stage, predict, drill."""
         staged = [job.stage() for job in self._jobs]
-        self._until(lambda: self._newest() == sorted(staged))
+        until(lambda: newest(self._socket) == sorted(staged))
         plan = self._drill("--seconds", "3600")
         need = 3600.0 - RESERVE - plan["predicted_margin_seconds"]
         report = self._drill("--flush", "--seconds", f"{2 * need + RESERVE:.3f}")
@@ -107,25 +102,12 @@ class Node:
             "predicted_per_drilled_s": need / took,
         }
 
+    def _measured(self) -> bool:
+        said = status(self._socket)
+        return said is not None and all(lane["measured"] for lane in said["lanes"])
+
     def _drill(self, *arguments: str) -> Any:
         command = [sys.executable, "-m", "evac", "drill", "--json", "--socket", str(self._admin)]
         return json.loads(
             subprocess.run([*command, *arguments], stdout=subprocess.PIPE, check=False).stdout
         )
-
-    def _newest(self) -> list[int]:
-        status = self._status() or {"risk": {"units": []}}
-        return sorted(unit["newest_step"] or 0 for unit in status["risk"]["units"])
-
-    def _status(self) -> dict[str, Any] | None:
-        try:
-            return read_status(self._socket, timeout=5.0)
-        except EvacError:
-            return None
-
-    def _until(self, true: Callable[[], bool]) -> None:
-        ends = _CLOCK.monotonic() + _LIMIT
-        while not true():
-            if _CLOCK.monotonic() > ends:
-                raise RuntimeError("evacd did not do its part within a minute")
-            time.sleep(0.02)

@@ -15,8 +15,8 @@ from threading import Lock
 from types import MappingProxyType
 from typing import TypeAlias
 
-from evac.admin import read_status
-from evac.errors import EvacError
+from asking import status
+
 from evac.store.paced import Pace
 from evacd.clock import SystemClock
 from tests.services import azure, gcs, s3
@@ -102,13 +102,10 @@ def peer(folder: Path, size: int) -> Iterator[Place]:
     ]  # fmt: skip
     settings = {"EVAC_PEER_TOKEN_FILE": str(token)}
 
-    def ready() -> bool:
-        try:
-            return bool(read_status(socket, timeout=5.0))
-        except EvacError:
-            return False
-
-    with process(command, folder=folder / "log", ready=ready, env=settings), link(port) as way:
+    with (
+        process(command, folder=folder / "log", ready=lambda: bool(status(socket)), env=settings),
+        link(port) as way,
+    ):
         # Memory alone is no store that a node would start with.
         yield Place(f"evac://{HOST}:{way}", settings, (f"file://{folder}/beside",))
 
