@@ -29,7 +29,7 @@ def linked() -> tuple[Link, Ear, socket.socket]:
 
 
 async def until(true: object) -> None:
-    for _ in range(1000):
+    for _ in range(12000):
         if callable(true) and true():
             return
         await asyncio.sleep(0.005)
