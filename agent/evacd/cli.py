@@ -14,7 +14,7 @@ from evac.store.peer_wire import TOKEN_VARIABLE
 from evacd.config import Config, explain, flags, load, unread
 
 DEFAULT_FILE = Path("/etc/evac/evac.toml")
-OK, FAILED, USAGE = 0, 1, 2
+OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 _ABOUT = """\
 The node daemon of evac: hears that this machine is about to be taken away and gets the state
@@ -71,6 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.name not in _AGENT_MODULES:
             raise
         return _complain(f"{error.name} is not installed; pip install 'evac[agent]'", FAILED)
+    except KeyboardInterrupt:
+        return INTERRUPTED
     except BrokenPipeError:
         # Whoever read our output has seen enough; say nothing more at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -153,7 +155,11 @@ def _check(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
             [],
         )
     else:
-        report, rows = examine(checks(config, SystemClock(), environ)), explain(config)
+        try:
+            report, rows = examine(checks(config, SystemClock(), environ)), explain(config)
+        except KeyboardInterrupt:
+            # What it waited for may hang, and Python would wait for that.
+            os._exit(INTERRUPTED)
     sys.stdout.write(as_json(report, rows) if arguments.json else table(report.findings))
     sys.stdout.flush()
     code = OK if report.ok else FAILED

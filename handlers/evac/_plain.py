@@ -7,7 +7,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from evac._adoption import AdoptedSlot
@@ -38,7 +38,8 @@ class Kept:
     """
 
     step: int
-    data: bytes
+    # Gigabytes, which nobody wants in a log or on a terminal.
+    data: bytes = field(repr=False)
     where: str
 
 

@@ -130,9 +130,9 @@ def _fds(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
 def _reason(path: str, error: OSError, timeout: float) -> str:
     match error:
         case FileNotFoundError():
-            return "no such socket; is evacd running?"
+            return "no such socket"
         case ConnectionRefusedError():
-            return "nobody listens on this socket; is evacd running?"
+            return "nobody listens on this socket"
         case PermissionError():
             return f"permission denied; {_who_may(path)}"
         case TimeoutError() | BlockingIOError():

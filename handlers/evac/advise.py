@@ -4,6 +4,7 @@ import argparse
 import json
 import re
 
+from evac.errors import ConfigError
 from evac.human import seconds as spoken
 from evac.interval import Costs, Interval, best, bounded, shares, verdict
 
@@ -65,11 +66,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def advise(args: argparse.Namespace) -> int:
-    """Print the advice; 1 where the job would be a net consumer."""
+    """Print the advice; 1 where the job would be a net consumer.
+
+    Raises:
+        ConfigError: A share or a time that none can be.
+    """
     if not 0 < args.share <= 1:
-        raise SystemExit("evac interval: --share: expected a part of 1 above 0")
+        raise ConfigError("--share", f"{args.share:g}", "a part of 1 above 0")
     if not args.between:
-        raise SystemExit("evac interval: --between: expected more than 0")
+        raise ConfigError("--between", "0", "more than 0")
     costs = Costs(args.stall, args.restart, args.between)
     interval = Interval(costs, bounded(costs, share=args.share), args.share)
     document = interval.document()

@@ -15,16 +15,18 @@ from typing import Any
 from evac import __version__, advise, drill, export, incident, inspect, leave
 from evac._clock import monotonic
 from evac.admin import read_status, request
-from evac.errors import EvacError, NotConnected
+from evac.errors import EvacError, GenerationError, NotConnected
 from evac.follow import follow
 from evac.rendezvous import standalone
-from evac.show import render_status
+from evac.show import headline, render_status
 from evac.wire import Cancel, Drain, Refuse
 
 SOCKET = "/run/evac/evacd.sock"
 ADMIN_SOCKET = "/run/evac/admin.sock"
 # How far a deadline may be off before it is another one: clocks are read on both sides.
 _SAME_SECONDS = 0.25
+_WATCH = "to watch it: evac status"
+_CURE = "Is evacd running? `systemctl status evacd`, or `evacd run --help`."
 
 _EPILOG = """\
 examples:
@@ -54,7 +56,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return run(args)
     except NotConnected as error:
-        return _fail(f"{error}\nIs evacd running? `systemctl status evacd`, or `evacd run --help`.")
+        # Who is kept out by the socket's mode has a daemon.
+        cure = "" if isinstance(error.__cause__, PermissionError) else f"\n{_CURE}"
+        return _fail(f"{error}{cure}")
+    except GenerationError as error:
+        return _fail(str(error), code=1)
     except EvacError as error:
         return _fail(str(error))
     except BrokenPipeError:
@@ -109,7 +115,7 @@ def _parser() -> argparse.ArgumentParser:
         "report", help="the timeline of the last evacuation; works with evacd dead"
     )
     report.add_argument("--id", help="of one order; the last one by default")
-    report.add_argument("--last", type=int, default=1, help="how many (default 1)")
+    report.add_argument("--last", type=_count, default=1, help="how many (default 1)")
     report.add_argument(
         "--journal",
         type=Path,
@@ -195,12 +201,29 @@ def _drain(args: argparse.Namespace) -> int:
     if isinstance(answer, Refuse):
         return _fail(answer.reason, code=1)
     if args.cancel:
-        return 0
+        return _withdrawn(args)
     status = read_status(args.socket, timeout=5.0)
     _say_if_sooner(status.get("order"), wanted=args.seconds - (monotonic() - asked))
     if args.no_wait:
+        print(json.dumps(status, indent=1) if args.json else f"{headline(status)}; {_WATCH}")
         return 0
-    return follow(lambda: read_status(args.socket, timeout=5.0), as_json=args.json)
+    try:
+        return follow(lambda: read_status(args.socket, timeout=5.0), as_json=args.json)
+    except KeyboardInterrupt:
+        print("\nevac: the order goes on; to withdraw it: evac drain --cancel", file=sys.stderr)
+        raise
+
+
+def _withdrawn(args: argparse.Namespace) -> int:
+    """What is left of an order, once an operator's part in it is taken back."""
+    status = _daemon(args.socket) or {}
+    if args.json:
+        print(json.dumps(status, indent=1))
+    elif status.get("order"):
+        print(f"the drain is withdrawn, others' notices stand: {headline(status)}; {_WATCH}")
+    else:
+        print("the drain is withdrawn")
+    return 0
 
 
 def _say_if_sooner(order: Mapping[str, Any] | None, *, wanted: float) -> None:
@@ -243,6 +266,12 @@ def _daemon(socket: Path) -> Mapping[str, Any] | None:
         return read_status(socket, timeout=1.0)
     except EvacError:
         return None
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number, 1 or more")
+    return int(text)
 
 
 def _fail(text: str, *, code: int = 2) -> int:

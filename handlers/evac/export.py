@@ -24,7 +24,7 @@ from evac.commit.judge import pending_name
 from evac.commit.reading import Loaded, load
 from evac.errors import ConfigError, GenerationError
 from evac.generation import METADATA, WEIGHTS, Generation
-from evac.inspect import NEWEST, Progress, open_named
+from evac.inspect import NEWEST, Progress, nothing_in, open_named
 from evac.manifest import CHUNK, FULL, File, Manifest
 from evac.side import POINTER_BYTES, pointed
 from evac.store import Store
@@ -86,18 +86,33 @@ def export(args: argparse.Namespace) -> int:
     """Write the directory; 0 where it is there.
 
     Raises:
-        ConfigError: No such store or job, a directory that exists, torch that does not.
+        ConfigError: No such store or job, a directory that exists or cannot be written, torch that
+            does not.
         GenerationError: Nothing is whole, or a byte is not what was written.
         StoreError: The store cannot be read.
     """
     to: Path = args.to.absolute()
-    if to.exists():
+    if os.path.lexists(to):
         raise ConfigError("--to", str(to), "a directory that does not exist yet")
     if args.shard_bytes < 1:
         raise ConfigError("--shard-bytes", str(args.shard_bytes), "at least 1")
     weights = args.weights_only or args.format == SAFETENSORS
     store = open_named(args.store)
     job, status = asyncio.run(_choose(store, args.job, args.generation, weights=weights))
+    try:
+        said = _made(store, job, status, to, args)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ConfigError("--to", str(to), f"a place that can be written to ({reason})") from error
+    sys.stdout.write(f"{job}/{status.generation.directory}: {said}, in {to}\n")
+    return 0
+
+
+def _made(
+    store: Store, job: str, status: GenerationStatus, to: Path, args: argparse.Namespace
+) -> str:
+    """What was written to *to*, which is there only once all of it is."""
+    weights = args.weights_only or args.format == SAFETENSORS
     to.parent.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(prefix=f".{to.name}.", dir=to.parent))
     try:
@@ -114,8 +129,7 @@ def export(args: argparse.Namespace) -> int:
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise
-    sys.stdout.write(f"{job}/{status.generation.directory}: {said}, in {to}\n")
-    return 0
+    return said
 
 
 async def _choose(
@@ -123,9 +137,10 @@ async def _choose(
 ) -> tuple[str, GenerationStatus]:
     """The generation to write, and the job whose it is."""
     prefixes = (job.strip("/"),) if job else await jobs(store)
+    if not prefixes:
+        raise ConfigError("STORE", store.url, f"a store to export from; {nothing_in(store)}")
     if len(prefixes) != 1:
-        expected = f"one of {', '.join(prefixes)}" if prefixes else "a store with generations"
-        raise ConfigError("--job", job or "none", expected)
+        raise ConfigError("--job", job or "none", f"one of {', '.join(prefixes)}")
     generation = None if wanted == NEWEST else Generation.parse(wanted)
     if generation is None and wanted != NEWEST:
         raise ConfigError("--generation", wanted, "a name like step-1200.3, or newest")

@@ -28,6 +28,8 @@ def follow(read: Callable[[], Mapping[str, Any]], *, as_json: bool = False) -> i
         order = status.get("order")
         if order is None:
             _say("the order was withdrawn")
+            if as_json:
+                print(json.dumps(status, indent=1))
             return 0
         line = _progress(order, status.get("outcomes", ()))
         if line != last and not as_json:

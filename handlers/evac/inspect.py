@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -63,7 +64,7 @@ def ls(args: argparse.Namespace) -> int:
         listed = [{"job": job, "generations": [*map(_plain, s)]} for job, s in found.items()]
         _write(json.dumps({"store": store.url, "jobs": listed}, indent=1))
     elif not any(found.values()):
-        _write(f"no generations in {store.url}" + (f" under {args.job}" if args.job else ""))
+        _write(nothing_in(store, args.job))
     else:
         _write(_listing(found))
     whole = [any(map(_restorable, statuses)) for statuses in found.values()]
@@ -88,7 +89,7 @@ def verify(args: argparse.Namespace) -> int:
     if args.json:
         _write(json.dumps({"store": store.url, "jobs": [*map(_plain_verdict, verdicts)]}, indent=1))
     elif not verdicts:
-        _write(f"no generations in {store.url}")
+        _write(nothing_in(store))
     else:
         _write("\n".join(map(_told, verdicts)))
     return 0 if verdicts and all(verdict.ok for verdict in verdicts) else 1
@@ -167,6 +168,19 @@ def open_named(store: str | None) -> Store:
     if "://" in store:
         return open_store(store)
     return open_store(f"file://{os.path.abspath(store)}")
+
+
+def nothing_in(store: Store, job: str | None = None) -> str:
+    """That no generations were found, and which folder this user may not look into."""
+    said = f"no generations in {store.url}" + (f" under {job}" if job else "")
+    if not store.url.startswith("file://"):
+        return said
+    root = Path(unquote(store.url.removeprefix("file://")))
+    # The owners' folders, and their jobs': what lies below has their rights.
+    for one in (*root.glob("*"), *root.glob("*/*")):
+        if os.path.isdir(one) and not os.access(one, os.R_OK | os.X_OK):
+            return f"{said} that this user may read: {one} is closed to it"
+    return said
 
 
 async def _survey(store: Store, job: str | None) -> dict[str, Sequence[GenerationStatus]]:

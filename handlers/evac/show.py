@@ -21,7 +21,7 @@ def render_status(status: Mapping[str, Any]) -> str:
     """What `evac status` prints."""
     memory = status["memory"]
     parts = [
-        f"evacd {status['version']} on {status['node']}: {_headline(status.get('order'))}",
+        headline(status),
         f"memory   {size(memory['used'])} of {size(memory['budget'])} in slots",
     ]
     parts += [f"store    {_lane(lane)}" for lane in status.get("lanes", ())]
@@ -34,7 +34,9 @@ def render_status(status: Mapping[str, Any]) -> str:
         parts.append(f"risk     {_risk(status['risk'])}")
     parts += [f"pinned   {_pin(pin)}" for pin in status.get("pins", ())]
     parts += [f"interval {_interval(interval)}" for interval in status.get("intervals", ())]
-    parts += [f"source   {_source(source)}" for source in status.get("sources", ())]
+    sources = status.get("sources", ())
+    widest = max((len(source["source"]) for source in sources), default=0)
+    parts += [f"source   {_source(source, widest)}" for source in sources]
     parts += [f"notice   {_notice(notice)}" for notice in status.get("notices", ())]
     if (http := status.get("http")) and http["reason"]:
         parts.append(f"http     NOT SERVED: {http['reason']}")
@@ -104,7 +106,12 @@ def _peer(peer: Mapping[str, Any]) -> str:
     return f"{what}{f' ({jobs})' if jobs else ''}{new}"
 
 
-def _headline(order: Mapping[str, Any] | None) -> str:
+def headline(status: Mapping[str, Any]) -> str:
+    """Who it is, and whether it leaves."""
+    return f"evacd {status['version']} on {status['node']}: {_leaves(status.get('order'))}"
+
+
+def _leaves(order: Mapping[str, Any] | None) -> str:
     if order is None:
         return "no order; listening"
     left = order["seconds_left"]
@@ -123,12 +130,13 @@ def _risk(risk: Mapping[str, Any]) -> str:
     return f"in {window} {what}, {margin} {spare}; {size(risk['at_risk_bytes'])} not durable yet"
 
 
-def _source(source: Mapping[str, Any]) -> str:
+def _source(source: Mapping[str, Any], width: int) -> str:
+    name = source["source"].ljust(width)
     if source["answers"]:
         note = f"; {source['note']}" if source.get("note") else ""
-        return f"{source['source']}  answers{note}"
+        return f"{name}  answers{note}"
     cure = f"; {source['cure']}" if source["cure"] else ""
-    return f"{source['source']}  NO ANSWER for {source['seconds']:.0f} s: {source['reason']}{cure}"
+    return f"{name}  NO ANSWER for {source['seconds']:.0f} s: {source['reason']}{cure}"
 
 
 def _notice(notice: Mapping[str, Any]) -> str:

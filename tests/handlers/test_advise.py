@@ -43,7 +43,16 @@ def test_what_is_no_duration_is_refused(wrong: str, capsys: pytest.CaptureFixtur
     assert "--stall" in capsys.readouterr().err
 
 
-def test_reclaims_that_never_stop_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["interval", "--stall", "1", "--between", "0"])
-    assert "Traceback" not in capsys.readouterr().err
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("--between", "0"),
+        ("--between", "1h", "--share", "0"),
+        ("--between", "1h", "--share", "nan"),
+    ],
+)
+def test_what_no_job_can_have_is_wrong_usage(
+    wrong: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["interval", "--stall", "1", *wrong]) == 2
+    assert f"evac: {wrong[-2]}: {wrong[-1]}: expected " in capsys.readouterr().err

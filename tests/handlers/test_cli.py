@@ -67,12 +67,19 @@ def test_drain_exits_1_where_something_was_lost(node: Node) -> None:
 
 
 def test_drain_can_be_withdrawn(node: Node) -> None:
-    assert evac("drain", "--no-wait", "--socket", node.admin).returncode == 0
+    given = evac("drain", "--no-wait", "--socket", node.admin)
+    assert given.returncode == 0
+    assert "LEAVING (operator drain, certain)" in given.stdout
     assert node.status()["order"]
 
-    assert evac("drain", "--cancel", "--socket", node.admin).returncode == 0
+    taken_back = evac("drain", "--cancel", "--socket", node.admin)
+    assert (taken_back.returncode, taken_back.stdout) == (0, "the drain is withdrawn\n")
 
     assert node.status()["order"] is None
+    as_json = evac("drain", "--no-wait", "--json", "--socket", node.admin)
+    assert json.loads(as_json.stdout)["order"]
+    as_json = evac("drain", "--cancel", "--json", "--socket", node.admin)
+    assert json.loads(as_json.stdout)["order"] is None
     again = evac("drain", "--cancel", "--socket", node.admin)
     assert again.returncode == 1
     assert "no drain" in again.stderr
@@ -195,8 +202,16 @@ def test_nothing_to_talk_to_is_exit_2_and_a_cure(tmp_path: Path) -> None:
     shown = evac("status", "--socket", tmp_path / "nobody.sock")
 
     assert shown.returncode == 2
-    assert "Is evacd running?" in shown.stderr
+    assert shown.stderr.count("s evacd running?") == 1
     assert "Traceback" not in shown.stderr
+
+
+def test_a_count_that_is_none_is_wrong_usage() -> None:
+    for wrong in ("0", "-3", "x"):
+        report = evac("report", "--last", wrong)
+
+        assert report.returncode == 2
+        assert f"'{wrong}': expected a whole number, 1 or more" in report.stderr
 
 
 def test_no_journal_is_a_clear_error(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """What is handed over is what was trained, whole and checked, or nothing at all."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -130,7 +132,7 @@ def test_weights_that_are_all_that_is_whole_are_handed_over(
         pending.rename(to / ".metadata")
     command = ["export", str(store), "--to"]
 
-    assert main([*command, str(tmp_path / "all")]) == 2
+    assert main([*command, str(tmp_path / "all")]) == 1
     assert main([*command, str(tmp_path / "dcp"), "--weights-only"]) == 0
     assert main([*command, str(tmp_path / "hf"), "--format", "safetensors"]) == 0
 
@@ -157,7 +159,7 @@ def test_a_damaged_byte_leaves_no_directory(
     data[5000] ^= 1
     body.write_bytes(data)
 
-    assert main(["export", str(store), "--to", str(tmp_path / "to"), "--format", form]) == 2
+    assert main(["export", str(store), "--to", str(tmp_path / "to"), "--format", form]) == 1
 
     assert "CRC-32C differs" in capsys.readouterr().err
     assert {one.name for one in tmp_path.iterdir()} == {"store"}
@@ -171,3 +173,40 @@ def test_what_is_there_is_not_written_over(
     assert export() == 2
 
     assert "does not exist yet" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("form", ["dcp", "safetensors"])
+def test_a_place_that_cannot_be_written_is_an_error_that_names_it(
+    saved: tuple[Path, Tied], tmp_path: Path, form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+
+    for to in (tmp_path / "file" / "to", Path("/proc/evac/to")):
+        assert main(["export", str(saved[0]), "--to", str(to), "--format", form]) == 2
+        assert f"evac: --to: {to}: expected a place that can be written" in capsys.readouterr().err
+
+
+def test_a_full_disk_is_an_error_and_leaves_nothing(
+    saved: tuple[Path, Tied], tmp_path: Path
+) -> None:
+    # A limit on a file's size ends a write as a full disk does: with an error, in the middle.
+    script = (
+        "import resource, signal, sys; from evac.cli import main; "
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)); sys.exit(main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", script, "export", str(saved[0]), "--to", str(tmp_path / "to")]
+
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "File too large" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_nothing_to_export_says_in_which_store(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["export", str(tmp_path), "--to", str(tmp_path / "to")]) == 2
+
+    assert f"no generations in file://{tmp_path}" in capsys.readouterr().err

@@ -3,6 +3,9 @@
 import argparse
 import asyncio
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +95,30 @@ def test_ls_of_an_empty_store_says_so_and_fails(
     assert capsys.readouterr().out == f"no generations in {store.url}\n"
     assert run("ls", store.url, "--job", "user/job") == 1
     assert capsys.readouterr().out == f"no generations in {store.url} under user/job\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_a_folder_that_this_user_may_not_read_is_not_called_empty(
+    store: Store, tmp_path: Path
+) -> None:
+    asyncio.run(commit(store, OLD))
+    owner = tmp_path / "store" / PREFIX.split("/")[0]
+    owner.chmod(0o700)
+    for one in (tmp_path / "store", tmp_path, tmp_path.parent, tmp_path.parent.parent):
+        one.chmod(0o755)
+    # What is imported lazily may lie where only root reads.
+    script = (
+        "import asyncio, os, sys, evac.store.local, evac.commit; from evac.cli import main\n"
+        "os.setgroups([]); os.setgid(65534); os.setuid(65534); sys.exit(main(sys.argv[1:]))"
+    )
+
+    for command in ("ls", "verify"):
+        done = subprocess.run(
+            [sys.executable, "-c", script, command, store.url],
+            capture_output=True, text=True, timeout=120,
+        )  # fmt: skip
+        said = f"no generations in {store.url} that this user may read: {owner} is closed to it\n"
+        assert (done.returncode, done.stdout, done.stderr) == (1, said, "")
 
 
 def test_ls_keeps_to_one_job(store: Store, capsys: pytest.CaptureFixture[str]) -> None:

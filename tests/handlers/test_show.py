@@ -91,6 +91,13 @@ def test_a_source_is_shown_with_what_is_wrong_and_what_to_do() -> None:
     assert "source   gcp/stop  NO ANSWER for 7 s: HTTP 503; wait" in lines
 
 
+def test_sources_are_columns() -> None:
+    lines = shown(sources=[source(), source(source="aws/maintenance", answers=False)])
+
+    told = [line for line in lines if line.startswith("source")]
+    assert len({line.index(word) for line, word in zip(told, ("answers", "NO"), strict=True)}) == 1
+
+
 def test_what_was_announced_is_shown_with_when_and_what_follows() -> None:
     notice = {
         "source": "aws/maintenance",

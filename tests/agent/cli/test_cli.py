@@ -2,6 +2,8 @@
 
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -176,6 +178,24 @@ def test_check_ends_although_a_check_hangs(here: list[str], tmp_path: Path) -> N
 
     assert done.returncode == 1
     assert "FAIL  departure      no answer within 5 s" in done.stdout
+
+
+def test_an_interrupted_check_ends_at_once_and_says_nothing(
+    here: list[str], tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as hung:
+        url = f"http://127.0.0.1:{hung.getsockname()[1]}"
+        with subprocess.Popen(
+            [*EVACD, "check", *here, "--cloud=gcp", f"--metadata-url={url}"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        ) as check:  # fmt: skip
+            hung.settimeout(PATIENCE)
+            line, _ = hung.accept()
+            check.send_signal(signal.SIGINT)
+            said = check.communicate(timeout=PATIENCE)
+            line.close()
+
+    assert (check.returncode, said) == (130, ("", ""))
 
 
 def test_without_the_agent_s_packages_it_says_what_to_install() -> None:
