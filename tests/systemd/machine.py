@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import signal
+import site
 import subprocess
 import sys
 import tempfile
@@ -92,6 +93,23 @@ class Line:
     text: str
 
 
+# pip has the same maker of scripts; what it writes into their first line is the name of its own Python.
+_AS_PIP = """
+import importlib.metadata, pathlib, site, sys, sysconfig
+from pip._vendor.distlib.scripts import ScriptMaker
+
+place, *packages = sys.argv[1:]
+lines = "".join(f"import site; site.addsitedir({one!r})\\n" for one in packages)
+pathlib.Path(sysconfig.get_path("purelib"), "evac.pth").write_text(lines)
+for one in packages:
+    site.addsitedir(one)
+maker = ScriptMaker(None, f"{place}/bin")
+maker.variants, maker.set_mode = {""}, True
+for point in importlib.metadata.distribution("evac").entry_points.select(group="console_scripts"):
+    maker.make(f"{point.name} = {point.value}")
+"""
+
+
 class Machine:
     """One that runs."""
 
@@ -124,6 +142,14 @@ class Machine:
         """A file in it, with its folder."""
         self.do("mkdir", "-p", os.path.dirname(path))
         self.do("tee", path, stdin=text)
+
+    def as_if_by_pip(self, place: str) -> None:
+        """An environment in *place* that has evac, with the programs that pip would write there.
+
+        No package index can be reached from here: what it imports is what this Python has.
+        """
+        self.do(f"{sys.prefix}/bin/python3", "-m", "venv", "--clear", place)
+        self.do(f"{place}/bin/python3", "-c", _AS_PIP, place, *site.getsitepackages())
 
     def show(self, unit: str, name: str) -> str:
         """A property of a unit."""

@@ -11,7 +11,7 @@ from evacd.install.sample import sample
 
 UNIT = "evacd.service"
 # As the unit has it for whoever copies it by hand; README.md tells to install there.
-_WRITTEN_FOR = "/opt/evac/bin/python"
+_STARTED = "ExecStart=/opt/evac/bin/python "
 _SINCE = re.compile(r"^#since (\d+): ", re.MULTILINE)
 
 
@@ -54,7 +54,7 @@ def unit(text: str, python: str, *, systemd: int) -> str:
         text: Of systemd/evacd.service.
     """
     known = _SINCE.sub(lambda found: "" if systemd >= int(found[1]) else found[0], text)
-    return known.replace(f"={_WRITTEN_FOR} ", f"={_word(python)} ").replace(_WRITTEN_FOR, python)
+    return known.replace(_STARTED, f"ExecStart={_word(python)} ")
 
 
 def _word(path: str) -> str:

@@ -66,13 +66,20 @@ def test_an_older_systemd_is_not_given_what_it_would_warn_of() -> None:
     assert [kept(252), kept(253), kept(254), kept(257)] == [False, False, True, True]
 
 
-def test_the_unit_starts_the_python_that_installed_it() -> None:
-    text = page("evacd.service", python="/srv/venv/bin/python3").text
+@pytest.mark.parametrize(
+    "python",
+    [
+        # As README says to install it: pip's programs name the one that made the environment.
+        *(f"/opt/evac/bin/python{version}" for version in ("", "3", "3.11", "3.14t")),
+        "/opt/evac/bin/python/opt/evac/bin/python",
+        "/srv/venv/bin/python3",
+    ],
+)
+def test_the_unit_starts_the_python_that_installed_it(python: str) -> None:
+    text = page("evacd.service", python=python).text
 
-    assert (
-        "\nExecStart=/srv/venv/bin/python3 -P -m evacd run --config /etc/evac/evac.toml\n" in text
-    )
-    assert "/opt/evac" not in text
+    assert f"\nExecStart={python} -P -m evacd run --config /etc/evac/evac.toml\n" in text
+    assert text.replace(python, "") == page("evacd.service", python="").text
 
 
 @pytest.mark.parametrize(
