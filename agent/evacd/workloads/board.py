@@ -17,6 +17,7 @@ from evacd.errors import StateError
 from evacd.facts import Notice, Order, Unit
 from evacd.workloads import agreement
 from evacd.workloads.aboard import Aboard
+from evacd.workloads.closing import Closing
 from evacd.workloads.desk import Desk
 from evacd.workloads.happenings import Happening
 from evacd.workloads.job import Workload
@@ -35,6 +36,9 @@ from evacd.workloads.snapshot import snapshot
 from evacd.workloads.sockets import Listener
 from evacd.workloads.staging import Staging
 from evacd.workloads.turns import TurnResult, Turns
+
+# For what was said last to whoever is hung up on; the rest goes with the process.
+_LAST_SECONDS = 1.0
 
 
 class NotServing(EvacError):
@@ -83,6 +87,7 @@ class Board:
         self._roster = Roster(budget=settings.memory_bytes)
         self._turns = Turns()
         self._keeper = keeper or Keeper()
+        self._closing = Closing()
         self._staging = Staging(
             self._roster,
             limit=settings.slots,
@@ -100,6 +105,7 @@ class Board:
             StateError: A directory, file or group cannot be used.
         """
         with contextlib.ExitStack() as doors:
+            doors.callback(self._closing.settle, _LAST_SECONDS)
             doors.callback(self._keeper.close)
             doors.callback(self._staging.close)
             returns = Returns(
@@ -285,9 +291,9 @@ class Board:
             peer = peer_of(sock, pods=self._settings.pods)
             why = barred(sock, peer, self._settings.pods) if door is Door.ADMIN else ""
         except OSError:
-            sock.close()
+            self._closing.connection(sock)
             return
-        link = Link(sock, asyncio.get_running_loop())
+        link = Link(sock, asyncio.get_running_loop(), self._closing)
         session = Session(link, door, peer, desk, opened=self._clock.monotonic(), barred=why)
         link.receiver = session
         desk.opened(session)

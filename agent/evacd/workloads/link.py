@@ -2,7 +2,8 @@
 
 asyncio has no SOCK_SEQPACKET transport. One packet is one message; what a peer sends too large
 or with several fds is refused, and a peer that does not read is dropped once its outbox is full: no send
-here ever blocks, so that one stopped workload cannot keep the others from being told.
+here ever blocks, so that one stopped workload cannot keep the others from being told. Nor does a close: what
+a peer has sent may take long to go (`evacd.workloads.closing`).
 
 What a peer said before it went is heard all the same, up to its end of file: unix(7) keeps the
 packets of a dead process, though they come after an ECONNRESET where it left any of ours unread.
@@ -17,13 +18,12 @@ from collections import deque
 from typing import Protocol
 
 from evac.wire import MAX_PACKET, Refuse, encode
+from evacd.workloads.closing import ROOM, Closing, fds_of
 
 # Packets that may wait for a peer, beyond what the kernel's buffer takes (about 250).
 OUTBOX = 256
 # Of those, how many may carry an fd: 16 slots, and answers to a few questions.
 _OUTBOX_FDS = 32
-_INT = array.array("i").itemsize
-_ONE_FD = socket.CMSG_SPACE(_INT)
 # Packets taken from one peer before the others have their turn.
 _TURN = 16
 
@@ -49,8 +49,11 @@ class Link:
 
     receiver: Receiver
 
-    def __init__(self, sock: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, sock: socket.socket, loop: asyncio.AbstractEventLoop, closing: Closing
+    ) -> None:
         self.sock = sock
+        self._closing = closing
         self.closed = False
         self.drained = asyncio.Event()
         self.drained.set()
@@ -91,9 +94,8 @@ class Link:
             if self.closed or self._paused:
                 return not self.closed
             try:
-                # Room for one fd: of more the kernel installs none of the others, whatever comes.
                 packet, rights, flags, _ = self.sock.recvmsg(
-                    MAX_PACKET + 1, _ONE_FD, socket.MSG_CMSG_CLOEXEC
+                    MAX_PACKET + 1, ROOM, socket.MSG_CMSG_CLOEXEC
                 )
             except BlockingIOError:
                 return False
@@ -103,12 +105,11 @@ class Link:
             except OSError as error:
                 self._close(error.strerror or str(error))
                 return False
-            fds = _fds(rights)
+            fds = fds_of(rights)
             try:
                 self._take(packet, flags, fds)
             finally:
-                for fd in fds:
-                    os.close(fd)
+                self._closing.fds(fds)
         return not self.closed
 
     def send(self, packet: bytes, fd: int | None = None) -> None:
@@ -154,16 +155,13 @@ class Link:
         if self.closed:
             return
         with contextlib.suppress(OSError):
-            # What it sent and nobody read would turn our last words into ECONNRESET.
-            self.sock.shutdown(socket.SHUT_RD)
-            while self.sock.recv(1):
-                pass
-        with contextlib.suppress(OSError):
             self._transmit(encode(Refuse(reason=reason[:1024], fatal=True)), None)
 
     def _take(self, packet: bytes, flags: int, fds: list[int]) -> None:
-        if flags & socket.MSG_CTRUNC or len(fds) > 1:
+        if len(fds) > 1:
             self.drop("sent several fds, which no message to the daemon carries")
+        elif flags & socket.MSG_CTRUNC:
+            self.drop("sent an fd, and the daemon is out of them")
         elif flags & socket.MSG_TRUNC or len(packet) > MAX_PACKET:
             self.drop(f"sent a packet of more than {MAX_PACKET} bytes")
         elif not packet:
@@ -208,7 +206,7 @@ class Link:
         self.closed = True
         self._loop.remove_reader(self.sock)
         self._forget_outbox()
-        self.sock.close()
+        self._closing.connection(self.sock)
         self.receiver.ended(reason)
 
     def _forget_outbox(self) -> None:
@@ -218,11 +216,3 @@ class Link:
                 os.close(fd)
         self._outbox.clear()
         self.drained.set()
-
-
-def _fds(rights: list[tuple[int, int, bytes]]) -> list[int]:
-    found = array.array("i")
-    for level, kind, data in rights:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            found.frombytes(data[: len(data) - len(data) % _INT])
-    return found.tolist()

@@ -128,8 +128,9 @@ def same_memory(fd: int, *, inode: tuple[int, int], nbytes: int) -> None:
         Foreign: It is not the sealed memfd that is expected, open for reading and writing.
     """
     try:
-        found = os.fstat(fd)
+        # First: a file system of its own would answer fstat whenever it likes, and knows of no seals.
         seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+        found = os.fstat(fd)
         mode = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE
     except OSError as error:
         raise Foreign(f"is no memfd: {error.strerror}") from error

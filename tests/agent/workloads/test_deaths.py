@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from evac.wire import Message, Mode, Release, Staged, Welcome, encode
 from evacd.clock import SystemClock
+from evacd.workloads.closing import Closing
 from evacd.workloads.deaths import Deaths
 from evacd.workloads.job import Process, Workload
 from evacd.workloads.link import Link
@@ -46,7 +47,7 @@ class Scene:
         loop = asyncio.get_running_loop()
         mine, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.one = workload(1)
-        link = Link(mine, loop)
+        link = Link(mine, loop, Closing())
         self.session = Session(link, Door.WORKLOAD, Peer(1, 0, 0, None, 0), self, opened=0)
         self.session.stage, self.session.workload = Stage.ABOARD, self.one
         link.receiver = self.session

@@ -5,6 +5,7 @@ import socket
 from typing import cast
 
 from evac.wire import Refuse, decode
+from evacd.workloads.closing import Closing
 from evacd.workloads.guard import start
 from evacd.workloads.link import Link
 from evacd.workloads.peer import Peer
@@ -28,7 +29,7 @@ async def mistaken() -> None:
 async def test_a_mistake_costs_its_peer_and_ends_nothing_else() -> None:
     mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     desk, others = Anybody(), asyncio.Event()
-    link = Link(mine, asyncio.get_running_loop())
+    link = Link(mine, asyncio.get_running_loop(), Closing())
     link.receiver = session = Session(
         link, Door.WORKLOAD, Peer(1, 0, 0, None, 0), cast(Desk, desk), opened=0.0
     )

@@ -5,6 +5,7 @@ import socket
 import pytest
 
 from evac.wire import Accepted, Refuse, decode, encode
+from evacd.workloads.closing import Closing
 from evacd.workloads.link import OUTBOX, Link
 
 
@@ -23,7 +24,7 @@ class Ear:
 def linked() -> tuple[Link, Ear, socket.socket]:
     mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     theirs.setblocking(False)
-    link, ear = Link(mine, asyncio.get_running_loop()), Ear()
+    link, ear = Link(mine, asyncio.get_running_loop(), Closing()), Ear()
     link.receiver = ear
     return link, ear, theirs
 
@@ -115,7 +116,7 @@ async def test_what_is_waiting_is_closed_with_the_link() -> None:
     assert link.closed
     assert "does not read" in ear.ends[0]
     # The link's own socket is gone, and every copy of the fd that waited.
-    assert len(os.listdir("/proc/self/fd")) == before - 1
+    await until(lambda: len(os.listdir("/proc/self/fd")) == before - 1)
     os.close(fd)
     theirs.close()
 
@@ -190,3 +191,24 @@ async def test_a_paused_link_hears_nothing_until_it_is_resumed() -> None:
     await until(lambda: ear.packets == [b"early"])
     theirs.close()
     await until(lambda: ear.ends == [""])
+
+
+async def test_what_a_dropped_peer_had_sent_is_closed_by_nobody_whom_that_could_hold_up() -> None:
+    link, ear, theirs = linked()
+    link.pause()
+    reader, writer = os.pipe()
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(40):
+        packet = b"" if number % 2 else b"more to say"
+        socket.send_fds(theirs, [packet], [writer] * (number % 5))
+    os.close(writer)
+    link.drop("enough")
+
+    assert ear.ends == ["enough"]
+    assert decode(theirs.recv(1000)).message == Refuse("enough", fatal=True)
+    assert theirs.recv(1000) == b""
+    # The writing end is nowhere open any more.
+    assert await asyncio.to_thread(os.read, reader, 1) == b""
+    await until(lambda: len(os.listdir("/proc/self/fd")) == before - 2)
+    os.close(reader)
+    theirs.close()
