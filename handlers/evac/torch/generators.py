@@ -43,6 +43,22 @@ def put_back(generators: Registered, states: Mapping[str, Any]) -> list[str]:
     return [f"generators[{name!r}]" for name in generators if name not in states]
 
 
+def made(state: Any) -> Any:
+    """A generator in *state*, as `read` gave it, on the CPU; None where it is of no kind that is known."""
+    if isinstance(state, torch.Tensor):
+        # A device's is shorter.
+        one: Any = torch.Generator() if state.nbytes == torch.get_rng_state().nbytes else None
+    elif isinstance(state, dict):
+        numpy = sys.modules["numpy"]
+        one = numpy.random.Generator(getattr(numpy.random, state["bit_generator"])())
+    else:
+        legacy = isinstance(state[0], str)
+        one = sys.modules["numpy"].random.RandomState() if legacy else random.Random()
+    if one is not None:
+        _set(one, state)
+    return one
+
+
 def unregistered(holder: Any, registered: Registered) -> list[str]:
     """The attributes of *holder* that are generators and are not among *registered*."""
     known = {id(one) for one in registered.values()}

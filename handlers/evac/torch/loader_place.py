@@ -112,7 +112,9 @@ def moved(state: Any, taken: int, batch: int) -> Any:
     """
     if _is_resumable(state):
         batches = taken // batch
-        return {**state, "taken": batches, "begun": batches, "batch": batch, "numbers": []}
+        # Its sampler stands elsewhere then, as far as it draws amid an epoch.
+        place = {"taken": batches, "begun": batches, "batch": batch, "ahead": None}
+        return {**state, **place, "numbers": []}
     main = _main(state)
     assert main is not None
     sampler = dict(main["_sampler_iter_state"])

@@ -18,7 +18,7 @@ from evac.torch.loader_place import batch_of
 from evac.torch.rank_state import load_rng, read_rng
 from evac.torch.rounds import Rounds
 from evac.torch.samplers import samplers
-from evac.torch.worker_numbers import Numbers, WorkerNumbers, changed
+from evac.torch.worker_numbers import Held, Numbers, WorkerNumbers, changed
 
 
 class Remade:
@@ -33,7 +33,9 @@ class Remade:
         self.workers = loader.num_workers
         self.replays = isinstance(loader.dataset, IterableDataset)
         self._travels = self.workers > 0 and not self.replays
-        self._start = _Start(loader.worker_init_fn)
+        # Of workers that live on from epoch to epoch; any other is held by who takes from it alone, and ends with that.
+        self.newest: Iterator[Any] = iter(())
+        self._start = _Start(loader.worker_init_fn, loader.collate_fn)
         self._order = Order(
             loader.sampler if loader.batch_sampler is None else loader.batch_sampler
         )
@@ -76,12 +78,14 @@ class Remade:
         return {"rng": {**read_rng(), "cuda": []}, "generators": self.own()}
 
     def own(self) -> dict[str, Any]:
-        """Where the samplers' generators stand."""
-        return generators.read(self._generators())
+        """Where the samplers' generators stand; without workers, also those that are drawn from for a batch."""
+        return generators.read({**self._generators(), **self._held().now()})
 
-    def put_back(self, own: Mapping[str, Any]) -> None:
-        """Go on from there."""
-        generators.put_back(self._generators(), own)
+    def put_back(self, own: Mapping[str, Any], *, samplers: bool = True) -> None:
+        """Go on from there; of the samplers only if told to."""
+        if samplers:
+            generators.put_back(self._generators(), own)
+        self._held().put_back(own)
 
     @contextmanager
     def as_at(self, numbers: Mapping[str, Any]) -> Iterator[None]:
@@ -118,6 +122,8 @@ class Remade:
                 self._order.pass_over()
         finally:
             self._order.passed, self._start.numbers, self._order.start = 0, (), as_it_is
+        if self.keeps_workers:
+            self.newest = batches
         return batches
 
     def start_workers(self, numbers: Sequence[Numbers | None]) -> None:
@@ -152,6 +158,11 @@ class Remade:
             self.put_back(numbers["generators"])
 
         return put_back
+
+    def _held(self) -> Held:
+        if self.workers:
+            return Held()  # each of them has its own, see `WorkerNumbers`
+        return Held(dataset=self._old.dataset, collate=self._old.collate_fn)
 
     def _generators(self) -> dict[str, Any]:
         found = {
@@ -196,8 +207,10 @@ class _Start:
         numbers: Of each worker; pickled, or forked, with what starts now.
     """
 
-    def __init__(self, own: Any) -> None:
+    def __init__(self, own: Any, collate: Any) -> None:
         self._own = own
+        # In a worker the one that it calls, for they come there together.
+        self._collate = collate
         self.numbers: Sequence[Numbers | None] = ()
 
     def __call__(self, worker: int) -> None:
@@ -206,7 +219,7 @@ class _Start:
         numbers = self.numbers[worker] if self.numbers else None
         info = get_worker_info()
         if numbers is not None and info is not None:
-            WorkerNumbers(info.dataset).put_back(numbers)
+            WorkerNumbers(info.dataset, self._collate).put_back(numbers)
 
 
 class _Collate:
@@ -222,7 +235,7 @@ class _Collate:
         if self._numbers is None:
             info = get_worker_info()
             assert info is not None
-            self._numbers = WorkerNumbers(info.dataset)
+            self._numbers = WorkerNumbers(info.dataset, self._own)
         now = self._numbers.read()
         before, self._told = self._told, now
         return batch, changed(now, before)

@@ -81,16 +81,16 @@ class Resumable(Generic[_T]):
         if self._remade is None:
             self._remade = Remade(self._loader)
         if self._loaded is None:
-            self._epoch = _next(self._remade, self._epoch, self._clock)
-            return _Batches(self._epoch)
-        try:
-            self._epoch = _resumed(self._remade, self._loaded, self._clock)
-        except BaseException:
-            # Half begun; another try begins anew, at the same place.
-            self._remade = None
-            raise
-        self._loaded = None
-        return _Batches(self._epoch)
+            begun: _Batches[_T] = _next(self._remade, self._epoch, self._clock)
+        else:
+            try:
+                begun = _resumed(self._remade, self._loaded, self._clock)
+            except BaseException:
+                # Half begun; another try begins anew, at the same place.
+                self._remade = None
+                raise
+        self._loaded, self._epoch = None, begun.epoch
+        return begun
 
     def state_dict(self) -> dict[str, Any]:
         """Where it stands; empty where no epoch has begun."""
@@ -98,7 +98,8 @@ class Resumable(Generic[_T]):
             return dict(self._loaded)
         if self._epoch is None or self._remade is None:
             return {}
-        own = {"batch": self._remade.batch, "generators": self._remade.own()}
+        loader = self._remade
+        own = {"batch": loader.batch, "ahead": loader.ahead, "generators": loader.own()}
         return {**self._epoch.state(), **own}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -128,7 +129,6 @@ class _Epoch:
 
     def __init__(
         self,
-        batches: Iterator[Any],
         began: Mapping[str, Any],
         started: Mapping[str, Any] | None,
         rounds: Rounds | None,
@@ -141,12 +141,11 @@ class _Epoch:
         self.rounds = rounds
         self.finished = False
         self.taken = taken
-        self._batches = batches
         self._workers = loader.workers
         self._persistent = loader.keeps_workers
 
-    def take(self) -> Any:
-        """The next batch.
+    def take(self, batches: Iterator[Any]) -> Any:
+        """The next of its *batches*.
 
         Raises:
             StopIteration: There is none.
@@ -154,7 +153,7 @@ class _Epoch:
         if self.finished:
             raise StopIteration
         try:
-            made = next(self._batches)
+            made = next(batches)
         except StopIteration:
             self.finished = True
             raise
@@ -170,8 +169,8 @@ class _Epoch:
         self._took(numbers)
         return batch
 
-    def take_again(self, count: int, clock: Monotonic) -> None:
-        """Take so many that were taken before, or as many as there are; it tells how far it is.
+    def take_again(self, batches: Iterator[Any], count: int, clock: Monotonic) -> None:
+        """Take so many of its *batches* that were taken before, or as many as there are; it tells how far it is.
 
         Raises:
             Exception: Of the loader itself, and not of a batch.
@@ -183,7 +182,7 @@ class _Epoch:
                 log.info("%d of %d batches are read again", self.taken - first, count)
             before = self.taken
             try:
-                self.take()
+                self.take(batches)
             except StopIteration:
                 return
             except Exception:
@@ -219,37 +218,33 @@ class _Epoch:
 
 
 class _Batches(Iterator[_T]):
-    """Holds no batch, which may be large."""
+    """Holds no batch, which may be large. Who drops it ends its workers, as with a `DataLoader`'s own."""
 
-    def __init__(self, epoch: _Epoch) -> None:
-        self._epoch = epoch
+    def __init__(self, epoch: _Epoch, batches: Iterator[Any]) -> None:
+        self.epoch = epoch
+        self._batches = batches
 
     def __next__(self) -> _T:
-        batch: _T = self._epoch.take()
+        batch: _T = self.epoch.take(self._batches)
         return batch
 
 
-def _next(loader: Remade, before: _Epoch | None, clock: Monotonic) -> _Epoch:
+def _next(loader: Remade, before: _Epoch | None, clock: Monotonic) -> _Batches[Any]:
     """A new epoch, after another."""
     if before is None or not loader.keeps_workers:
-        began = loader.numbers()
-        return _Epoch(loader.begin(), began, None, loader.rounds(0, ()), loader=loader)
+        epoch = _Epoch(loader.numbers(), None, loader.rounds(0, ()), loader=loader)
+        return _Batches(epoch, loader.begin())
     if not before.finished and loader.end():
         # The loader would make what it has promised, and throw it away; so it is known how that leaves the workers.
-        before.take_again(loader.ahead + 1, clock)
+        before.take_again(loader.newest, loader.ahead + 1, clock)
     before.finished = True
     stand = before.rounds.now if before.rounds is not None else ()
-    began = loader.numbers()
-    return _Epoch(
-        loader.begin(),
-        began,
-        before.started or before.began,
-        loader.rounds(0, stand),
-        loader=loader,
-    )
+    started = before.started or before.began
+    epoch = _Epoch(loader.numbers(), started, loader.rounds(0, stand), loader=loader)
+    return _Batches(epoch, loader.begin())
 
 
-def _resumed(loader: Remade, state: Mapping[str, Any], clock: Monotonic) -> _Epoch:
+def _resumed(loader: Remade, state: Mapping[str, Any], clock: Monotonic) -> _Batches[Any]:
     """The epoch that *state* is of, or the one after it."""
     numbers: Sequence[Numbers | None] = state["numbers"]
     if state["workers"] != loader.workers:
@@ -287,28 +282,25 @@ def _resumed(loader: Remade, state: Mapping[str, Any], clock: Monotonic) -> _Epo
             loader.start_workers(numbers)
     if state["finished"]:
         loader.put_back(state["generators"])
-        began = loader.numbers()
-        return _Epoch(loader.begin(), began, started, loader.rounds(0, numbers), loader=loader)
+        epoch = _Epoch(loader.numbers(), started, loader.rounds(0, numbers), loader=loader)
+        return _Batches(epoch, loader.begin())
     taken = state["taken"]
     passed = state["begun"] if numbers else loader.round_of(taken)
     began = state["began"] or loader.numbers()
     with loader.as_at(began):
+        unseeded = started is not None and not loader.keeps_workers
+        batches = loader.begin(passed, numbers, unseeded=unseeded)
         epoch = _Epoch(
-            loader.begin(
-                passed, numbers, unseeded=started is not None and not loader.keeps_workers
-            ),
-            began,
-            state["started"],
-            loader.rounds(passed, numbers),
-            loader=loader,
-            taken=passed,
+            began, state["started"], loader.rounds(passed, numbers), loader=loader, taken=passed
         )
         if loader.replays and taken > passed:
             log.info("%d batches of an IterableDataset are read again to go on behind them", taken)
-        epoch.take_again(taken - passed, clock)
-    # Others may draw from them, too.
-    loader.put_back(state["generators"])
-    return epoch
+        epoch.take_again(batches, taken - passed, clock)
+    # Others may draw from them, too; but a sampler that draws amid an epoch is ahead of the batches by as
+    # much as workers are, and where that is not as much as it was it stands elsewhere by now.
+    same = (state["batch"], state.get("ahead", loader.ahead)) == (loader.batch, loader.ahead)
+    loader.put_back(state["generators"], samplers=same)
+    return _Batches(epoch, batches)
 
 
 def _of_a_batch(error: Exception) -> bool:

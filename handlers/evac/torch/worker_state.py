@@ -40,7 +40,8 @@ def keep(loader: Any) -> None:
     if not _is_torchdata(loader) or not loader.num_workers or not _takes(loader.dataset):
         return
     if not isinstance(loader.worker_init_fn, _Start):
-        loader.worker_init_fn = _Start(loader.worker_init_fn, id(vars(loader).get("_iterator")))
+        iterator = id(vars(loader).get("_iterator"))
+        loader.worker_init_fn = _Start(loader.worker_init_fn, loader.collate_fn, iterator)
 
 
 def unkept(loader: Any) -> str:
@@ -120,8 +121,10 @@ class _Start:
         iterator: The id of the one whose workers have started without.
     """
 
-    def __init__(self, own: Any, iterator: int) -> None:
+    def __init__(self, own: Any, collate: Any, iterator: int) -> None:
         self._own = own
+        # In a worker the one that it calls, for they come there together.
+        self._collate = collate
         self.iterator = iterator
 
     def __call__(self, worker: int) -> None:
@@ -129,14 +132,17 @@ class _Start:
             self._own(worker)
         info = get_worker_info()
         assert info is not None
-        _Keeper(info.dataset)
+        _Keeper(info.dataset, self._collate)
 
 
 class _Keeper:
     """In a worker: what its dataset answers when it is asked for its state."""
 
-    def __init__(self, dataset: Any) -> None:
-        self._numbers = WorkerNumbers(dataset)
+    def __init__(self, dataset: Any, collate: Any) -> None:
+        self._holds = (dataset, collate)
+        self._numbers = WorkerNumbers(*self._holds)
+        # Of the times that it is asked: at the start, and after the first batch, which may make a generator.
+        self._looks = 2
         self._loaded: Numbers | None = None
         self._own = (
             (dataset.state_dict, dataset.load_state_dict) if isinstance(dataset, Stateful) else None
@@ -145,6 +151,9 @@ class _Keeper:
 
     def state_dict(self) -> dict[str, Any]:
         state = {_OWN: self._own[0]()} if self._own is not None else {}
+        if self._looks:
+            self._looks -= 1
+            self._numbers = WorkerNumbers(*self._holds)
         loaded, self._loaded = self._loaded, None
         if loaded is not None:
             self._numbers.put_back(loaded)

@@ -127,6 +127,33 @@ def collated(samples: list[torch.Tensor]) -> Batch:
     return Batch(torch.stack(samples), noise())
 
 
+class Masking:
+    """Collates, and draws from a generator that it makes with its first batch.
+
+    Args:
+        make: Makes that from a seed.
+    """
+
+    def __init__(self, make: Callable[[int], Any] = np.random.default_rng) -> None:
+        self._make = make
+        self.generator: Any = None
+
+    def __call__(self, samples: list[torch.Tensor]) -> tuple[torch.Tensor, float]:
+        if self.generator is None:
+            worker = get_worker_info()
+            self.generator = self._make(worker.id if worker is not None else 7)
+        own = self.generator
+        drawn = torch.rand(1, generator=own) if isinstance(own, torch.Generator) else own.random()
+        return torch.stack(samples), float(drawn)
+
+    collate = __call__
+
+
+def of_torch(seed: int) -> torch.Generator:
+    """For `Masking`."""
+    return torch.Generator().manual_seed(seed)
+
+
 def as_is(samples: Any) -> Any:
     return samples
 

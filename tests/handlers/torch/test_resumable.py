@@ -1,6 +1,9 @@
 """A stock `DataLoader` goes on to the bit, and without a resume it is what it was."""
 
+import multiprocessing
+import random
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from functools import partial
 from itertools import count, islice
 from pathlib import Path
@@ -19,8 +22,20 @@ from evac.torch.introduction import Introduction
 from evac.torch.lacking import lacking
 from evac.torch.rank_state import RankObjects
 from evac.torch.world import World
+from tests.agent.daemon.nodes import until
 from tests.handlers.torch import drawing
-from tests.handlers.torch.drawing import SIZE, Loop, Noisy, Own, Stream, end, plain, resumed, seed
+from tests.handlers.torch.drawing import (
+    SIZE,
+    Loop,
+    Masking,
+    Noisy,
+    Own,
+    Stream,
+    end,
+    plain,
+    resumed,
+    seed,
+)
 from tests.handlers.torch.fakes import FakeClient
 from tests.handlers.torch.training import Run
 
@@ -72,6 +87,9 @@ def from_torch() -> torch.Generator:
         ({"shuffle": True, "workers": 0}, [2, 6, 7], 9),
         ({"collate_fn": drawing.collated, "worker_init_fn": drawing.seeded}, [3], 5),
         ({"collate_fn": drawing.as_is, "dataset": Own, "persistent_workers": True}, [3, 7], 9),
+        ({"dataset": Own, "workers": 0, "collate_fn": Masking(random.Random)}, [2, 7], 9),
+        ({"collate_fn": Masking(drawing.of_torch).collate}, [3, 7], 9),
+        ({"collate_fn": partial(Masking(np.random.RandomState)), "workers": 0}, [3], 5),
         ({"shuffle": True, "generator": from_torch, "persistent_workers": True}, [8], 14),
         ({"sampler": Lazy}, [3], 8),
         ({"sampler": Lazy, "workers": 0}, [3], 8),
@@ -80,7 +98,55 @@ def from_torch() -> torch.Generator:
     ],
 )
 def test_it_goes_on_to_the_bit(settings: dict[str, Any], kept: list[int], steps: int) -> None:
-    resumed(partial(resumable, **settings), kept, steps)
+    # A collate of its own for each process that there is in earnest.
+    resumed(lambda: resumable(**deepcopy(settings)), kept, steps)
+
+
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        ({"prefetch_factor": 1}, {"prefetch_factor": 4}),
+        ({"workers": 3}, {"workers": 1}),
+        ({"workers": 2}, {"workers": 0}),
+        ({"workers": 0}, {"workers": 2}),
+    ],
+)
+def test_however_far_workers_are_ahead_a_sampler_that_draws_amid_an_epoch_goes_on(
+    was: dict[str, Any], now: dict[str, Any]
+) -> None:
+    """As torch's own does, 32 samples at a time."""
+
+    def make(**settings: Any) -> Resumable[Any]:
+        drawn = RandomSampler(
+            range(SIZE), replacement=True, num_samples=400, generator=from_torch()
+        )
+        return resumable(sampler=lambda: drawn, **settings)
+
+    loader = make(**was)
+    batches = iter(loader)
+    before = [places([next(batches)]) for _ in range(5)]
+    state = loader.state_dict()
+    del batches
+    loader = make(**now)
+    loader.load_state_dict(state)
+    whole = [places([batch]) for batch in make()]
+    assert before + [places([batch]) for batch in loader] == whole
+
+
+@pytest.mark.parametrize("leave", [True, False])
+def test_workers_end_with_the_loop_that_they_work_for(leave: bool) -> None:
+    """Also where it is left early: an evaluation after it has the machine for itself."""
+    loader, others = resumable(), set(multiprocessing.active_children())
+
+    def working() -> int:
+        return len(set(multiprocessing.active_children()) - others)
+
+    for _ in range(2):
+        for _batch in loader:
+            assert working() == 2, "those of the loop before work, too"
+            if leave:
+                break
+        until("they have ended", lambda: not working())
 
 
 @pytest.mark.parametrize("persistent", [True, False])

@@ -1,6 +1,7 @@
 """torchdata's loader goes on with the random numbers of its workers; where it cannot, that is said."""
 
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.handlers.torch.drawing import (
     Counting,
     Going,
     Loop,
+    Masking,
     Noisy,
     Own,
     Stream,
@@ -50,12 +52,13 @@ def keeping(**settings: Any) -> StatefulDataLoader[Any]:
         ({"collate_fn": drawing.collated, "worker_init_fn": drawing.seeded}, [3], 5),
         ({"dataset": Own, "persistent_workers": True}, [3, 7], 9),
         ({"dataset": Counting, "shuffle": True}, [3], 5),
+        ({"collate_fn": Masking()}, [3, 7], 9),
         ({"dataset": Going, "persistent_workers": True}, [3, 13], 16),
         ({"dataset": Stream}, [3], 7),
     ],
 )
 def test_it_goes_on_to_the_bit(settings: dict[str, Any], kept: list[int], steps: int) -> None:
-    resumed(partial(keeping, **settings), kept, steps)
+    resumed(lambda: keeping(**deepcopy(settings)), kept, steps)
 
 
 def test_without_a_resume_it_is_the_loader_it_was() -> None:
