@@ -206,6 +206,14 @@ def test_nothing_to_talk_to_is_exit_2_and_a_cure(tmp_path: Path) -> None:
     assert "Traceback" not in shown.stderr
 
 
+@pytest.mark.parametrize("wrong", ["99999", "-1", "x"])
+def test_a_port_that_is_none_is_wrong_usage(wrong: str) -> None:
+    served = evac("store", "--port", wrong)
+
+    assert served.returncode == 2
+    assert f"'{wrong}': expected a port, 0 to 65535" in served.stderr
+
+
 def test_a_count_that_is_none_is_wrong_usage() -> None:
     for wrong in ("0", "-3", "x"):
         report = evac("report", "--last", wrong)

@@ -1,10 +1,12 @@
 """What torchrun was told: ``--rdzv-endpoint``, ``--rdzv-id``, ``--nnodes``, ``--rdzv-conf``."""
 
+import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from difflib import get_close_matches
+from typing import Any, Protocol
 
 from evac.admin import read_status
 from evac.errors import EvacError
@@ -20,6 +22,15 @@ from evac.rendezvous.address import (
 from evac.rendezvous.etcd_access import NO_FILES, EtcdFiles
 from evac.rendezvous.etcd_calls import KEEP_SECONDS
 
+logger = logging.getLogger("evac")
+
+OPTIONS = (
+    "store", "protocol", "ca_cert", "ssl_cert", "ssl_cert_key", "user", "password_file", "keep_timeout",
+    "is_host", "node", "boot", "join_timeout", "last_call_timeout", "confirm_timeout", "return_timeout",
+    "connect_timeout", "meet_timeout", "keep_alive_interval", "keep_alive_max_attempt",
+)  # fmt: skip
+# Above it a word is one of ours with a slip; torch's own options (timeout, rank) lie below.
+_ALIKE = 0.8
 _SOCKET = "/run/evac/evacd.sock"
 _BOOT = "/proc/sys/kernel/random/boot_id"
 
@@ -32,6 +43,7 @@ class Parameters(Protocol):
     min_nodes: int
     max_nodes: int
     local_addr: str | None
+    config: dict[str, Any]
 
     def get(self, key: str, default: object = None) -> object:
         """One option of ``--rdzv-conf``."""
@@ -96,6 +108,8 @@ def read_settings(parameters: Parameters) -> Settings:
     Raises:
         ValueError: One is wrong; says what was expected.
     """
+    for given, meant in mistyped(parameters.config):
+        logger.warning("--rdzv-conf %s: read by nobody; is %s meant?", given, meant)
     scheme = _scheme(parameters)
     if not parameters.endpoint:
         raise ValueError("--rdzv-endpoint: expected host:port of the job's rendezvous store")
@@ -124,6 +138,13 @@ def read_settings(parameters: Parameters) -> Settings:
         etcd=_etcd_files(parameters, scheme),
         keep_seconds=_keep_seconds(parameters, beat * attempts),
     )
+
+
+def mistyped(given: Iterable[str]) -> list[tuple[str, str]]:
+    """Which options are none of ours, but nearly, and what was meant."""
+    unknown = [name for name in given if name not in OPTIONS]
+    near = [(name, get_close_matches(name, OPTIONS, n=1, cutoff=_ALIKE)) for name in unknown]
+    return [(name, meant[0]) for name, meant in near if meant]
 
 
 def is_local(host: str) -> bool:

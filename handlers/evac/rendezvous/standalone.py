@@ -22,10 +22,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Its options."""
     parser.add_argument(
         "--port",
-        type=int,
+        type=_port,
         default=PORTS[TCPSTORE],
         help="to listen on; 0 takes a free one (default %(default)s)",
     )
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a port, 0 to 65535")
+    return int(text)
 
 
 def store(args: argparse.Namespace) -> int:

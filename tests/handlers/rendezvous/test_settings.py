@@ -11,7 +11,7 @@ from torch.distributed.elastic.rendezvous import RendezvousParameters
 import evac.rendezvous
 from evac.rendezvous.etcd_access import NO_FILES, EtcdFiles
 from evac.rendezvous.handler import create
-from evac.rendezvous.settings import Settings, read_settings
+from evac.rendezvous.settings import OPTIONS, Settings, mistyped, read_settings
 
 PAGE = (Path(evac.rendezvous.__file__).parent / "README.md").read_text()
 SOURCE = (Path(evac.rendezvous.__file__).parent / "settings.py").read_text()
@@ -31,7 +31,7 @@ def test_the_page_lists_each_option_that_is_read() -> None:
 
     read_settings(parameters)
 
-    assert set(ROWS) == set(parameters.config["asked"])
+    assert set(ROWS) == set(parameters.config["asked"]) == set(OPTIONS)
 
 
 def test_each_setting_names_its_option_or_is_torchruns_own() -> None:
@@ -96,6 +96,15 @@ def test_an_etcd_is_plain_unless_it_is_said() -> None:
 def test_what_makes_no_sense_of_an_etcd_is_told(conf: dict[str, str], told: str) -> None:
     with pytest.raises(ValueError, match=f"^--rdzv-conf {told}"):
         read_settings(asked(conf))
+
+
+def test_a_mistyped_option_is_told_and_torchs_own_are_not(caplog: pytest.LogCaptureFixture) -> None:
+    read_settings(asked({"is_hots": "false", "timeout": "900", "rank": "0", "read_timeout": "60"}))
+
+    assert caplog.messages == ["--rdzv-conf is_hots: read by nobody; is is_host meant?"]
+    assert mistyped(["pasword_file", "join-timeout", *OPTIONS]) == [
+        ("pasword_file", "password_file"), ("join-timeout", "join_timeout"),
+    ]  # fmt: skip
 
 
 def test_a_protocol_that_the_endpoint_contradicts_is_told() -> None:
