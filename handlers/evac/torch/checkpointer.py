@@ -73,7 +73,7 @@ class Checkpointer:
             samples come again.
         elastic_loader: Its state is the place of the job, and not of a rank: loaded as it is in a world
             of any size, rank 0's where a rank had none.
-        extra: More objects with ``state_dict`` and ``load_state_dict``: a GradScaler, a sampler...
+        extra: More objects with ``state_dict`` and ``load_state_dict``: a GradScaler, another loader...
         generators: Random-number generators of one's own (numpy's, torch's) by name; the global
             ones of Python, numpy, torch and each CUDA device are kept anyway.
         every: `step` stages each so many steps; by default as often as costs least, from what is
@@ -141,7 +141,7 @@ class Checkpointer:
         own_generators.check(generators or {})
         given = {"scheduler": scheduler, "loader": loader, **extra}
         rank_state.check({key: one for key, one in given.items() if one is not None})
-        worker_state.keep(loader)
+        worker_state.keep(loader, *extra.values())
         self._progress = Progress(loader)
         self._objects = RankObjects(
             scheduler,
@@ -323,7 +323,7 @@ class Checkpointer:
             return None
         self._above = restored.incarnation
         self._origins = restore.origins
-        loader_start.resumed(self._objects.loader, self._state.model)
+        loader_start.resumed(self._objects.loaders.values(), self._state.model)
         return restored.step
 
     def close(self, *, discard: bool = False) -> None:

@@ -43,7 +43,7 @@ class Introduction:
             parts.append(self._without_daemon())
         if self._leads and (connected or self._store) and (missing := lacking(self._objects)):
             parts.append(f"checkpoints hold {' and '.join(missing)}")
-        if self._leads and self._ranks > 1 and undealt(self._objects.loader):
+        if self._leads and self._ranks > 1 and any(map(undealt, self._objects.loaders.values())):
             parts.append(
                 f"each of {self._ranks} ranks takes all of the dataset that its Resumable has: where they have the "
                 "same one, give the sampler that deals it out (DistributedSampler); nobody else does"

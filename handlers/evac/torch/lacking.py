@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch.utils.data import (
+    DataLoader,
     IterableDataset,
     RandomSampler,
     SubsetRandomSampler,
@@ -18,7 +19,8 @@ from evac.torch.loader_place import dealt
 from evac.torch.rank_state import RankObjects, Stateful
 from evac.torch.resumable import Resumable
 from evac.torch.samplers import samplers
-from evac.torch.worker_state import unkept
+from evac.torch.worker_numbers import Held
+from evac.torch.worker_state import misplaced, unkept
 
 # Steps to look at: the first ones of a scaler may be left out.
 _LOOKS = 3
@@ -29,24 +31,35 @@ _DEPTH = 30
 def lacking(objects: RankObjects) -> list[str]:
     """What is missing, each beginning with "no"."""
     missing = []
-    if objects.loader is None:
+    loaders = objects.loaders
+    if not loaders:
         missing.append("no data-loader state, so that a resume would replay data")
     if objects.scheduler is None:
         missing.append("no LR schedule")
-    if reason := unkept(objects.loader):
-        missing.append(f"no random numbers inside the loader's workers: {reason}")
-    for name, one in _draws(objects.loader):
+    for where, loader in loaders.items():
+        missing += _of_loader(where, loader, objects)
+    return missing
+
+
+def _of_loader(where: str, loader: Any, objects: RankObjects) -> Iterator[str]:
+    known = "the loader" if loader is objects.loader else where
+    if reason := misplaced(loader):
+        yield f"no place of {known} from the second resume of an epoch on: {reason}"
+    if reason := unkept(loader):
+        yield f"no random numbers inside {known}'s workers: {reason}"
+    for name, one in _draws(loader):
         if isinstance(one, RandomSampler | SubsetRandomSampler | WeightedRandomSampler):
-            missing.append(
-                f"no state of {name}, a {type(one).__name__}, so that a resume would shuffle anew "
+            yield (
+                f"no state of {where}.{name}, a {type(one).__name__}, so that a resume would shuffle anew "
                 "(StatefulDataLoader(shuffle=True) makes one that has a state)"
             )
             continue
-        missing += [
-            f"no state of {name}.{attribute}, from which it draws (name it in generators=)"
-            for attribute in generators.unregistered(one, objects.generators)
-        ]
-    return missing
+        for attribute in generators.unregistered(one, objects.generators):
+            yield f"no state of {where}.{name}.{attribute}, from which it draws (name it in generators=)"
+    registered = {id(one) for one in objects.generators.values()}
+    for name, one in _held(loader).items():
+        if id(one) not in registered:
+            yield f"no state of {where}.{name}, from which it draws (name it in generators=)"
 
 
 def undealt(loader: Any) -> bool:
@@ -104,4 +117,13 @@ def _draws(loader: Any) -> Iterator[tuple[str, Any]]:
     for name, one in samplers(loader).items():
         # torchdata keeps the state of its own within the loader's.
         if not type(one).__module__.startswith("torchdata.") and not isinstance(one, Stateful):
-            yield f"loader.{name}", one
+            yield name, one
+
+
+def _held(loader: Any) -> dict[str, Any]:
+    """The generators that samples are made with in this process, where the loader's state lacks them."""
+    if not isinstance(loader, DataLoader) or loader.num_workers:
+        return {}
+    if isinstance(loader.dataset, IterableDataset | Stateful):
+        return {}  # read again, or told by itself
+    return Held(dataset=loader.dataset, collate=loader.collate_fn).now()

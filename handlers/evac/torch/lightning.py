@@ -23,7 +23,7 @@ from evac.errors import ConfigError
 from evac.torch.checkpointer import Checkpointer
 from evac.torch.lacking import undealt
 from evac.torch.rank_state import Stateful, load_rng, read_rng
-from evac.torch.worker_state import keep, unkept
+from evac.torch.worker_state import keep, misplaced, unkept
 
 log = logging.getLogger("evac")
 
@@ -67,8 +67,7 @@ class EvacCallback(Callback):
         _refuse_undealt(trainer, _given(trainer))
         if not trainer.optimizers:
             raise ConfigError("EvacCallback", "no optimizer", "one or more")
-        for one in _given(trainer):
-            keep(one)
+        keep(*_given(trainer))
         loops = _Loops(trainer)
         extra: dict[str, Stateful] = {"loops": loops, "callbacks": _Callbacks(trainer, self)}
         schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
@@ -101,6 +100,9 @@ class EvacCallback(Callback):
         if trainer.is_global_zero and (reasons := {unkept(one) for one in loaders} - {""}):
             said = "; ".join(sorted(reasons))
             log.warning("checkpoints hold no random numbers inside the loader's workers: %s", said)
+        if trainer.is_global_zero and (reasons := {misplaced(one) for one in loaders} - {""}):
+            said = "; ".join(sorted(reasons))
+            log.warning("from the second resume of an epoch on samples are missed: %s", said)
         if self._rng is None or not loop.epoch_loop.batch_progress.is_last_batch or not fetcher:
             return
         if any(isinstance(one, Stateful) for one in fetcher.combined_loader.flattened):

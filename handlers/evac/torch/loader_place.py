@@ -17,11 +17,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
 # What is in the state of a `Resumable`, as ``kind``; and in a dataset's, where its worker's numbers are.
 RESUMABLE: Final = "evac.torch.Resumable"
 NUMBERS: Final = "evac.numbers"
+
+
+class LikeLoader:
+    """Does as a `DataLoader` does, and is none."""
+
+
+def is_loader(one: Any) -> bool:
+    """Whether it goes through data, in a place of its own."""
+    return isinstance(one, DataLoader | LikeLoader)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ has other numbers than it has without evac.
 """
 
 import logging
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -24,8 +25,13 @@ from evac.torch.resumable import Resumable
 log = logging.getLogger("evac")
 
 
-def resumed(loader: Any, model: torch.nn.Module) -> None:
-    """*loader* is to go on where it stood, and the random numbers are where they were."""
+def resumed(loaders: Iterable[Any], model: torch.nn.Module) -> None:
+    """*loaders* are to go on where they stood, and the random numbers are where they were."""
+    for one in loaders:
+        _resumed(one, model)
+
+
+def _resumed(loader: Any, model: torch.nn.Module) -> None:
     if isinstance(loader, Resumable):
         return  # it does so itself
     if isinstance(loader, DataLoader):

@@ -25,7 +25,7 @@ from evac.segment import aligned
 from evac.torch import generators
 from evac.torch.extra import Tensors, fill, lift, likenesses
 from evac.torch.generators import Registered
-from evac.torch.loader_place import Dealt, adopted, dealt, placed
+from evac.torch.loader_place import Dealt, adopted, dealt, is_loader, placed
 from evac.torch.pace import History, Pace
 from evac.torch.progress import Progress
 
@@ -136,6 +136,17 @@ class RankObjects:
     model: torch.nn.Module | None = None
     progress: Progress | None = None
 
+    @property
+    def loaders(self) -> dict[str, Any]:
+        """The data loader, and those among the extra objects; by how they were given."""
+        more = {f"extra[{key!r}]": one for key, one in self.extra.items() if is_loader(one)}
+        return {"loader": self.loader, **more} if self.loader is not None else more
+
+    @property
+    def others(self) -> dict[str, Stateful]:
+        """The extra objects that are no loader: the tensors of a loader's state come and go."""
+        return {key: one for key, one in self.extra.items() if not is_loader(one)}
+
     def likenesses(self, names: Collection[str]) -> Tensors:
         """How the tensors of extra objects are spread now, where they are among *names*."""
         return {key: likenesses(one) for key, one in self.extra.items() if key in names}
@@ -151,12 +162,14 @@ class RankObjects:
 
     def pack(self, *, step: int, rank: int, world: int) -> Packed:
         """All of their state now, and the RNG's."""
-        lifted = {key: lift(one.state_dict()) for key, one in self.extra.items()}
+        lifted = {key: lift(one.state_dict()) for key, one in self.others.items()}
+        loaders = {key: one for key, one in self.extra.items() if key not in lifted}
         document = {
             "step": step,
             "rank": rank,
             "world": world,
             "shares": dealt(self.loader, world).shares,
+            "shares of extra": {key: dealt(one, world).shares for key, one in loaders.items()},
             "rng": read_rng(),
             "generators": generators.read(self.generators),
             "syncs": {name: one.require_forward_param_sync for name, one in self._wrappers()},
@@ -164,7 +177,10 @@ class RankObjects:
             "progress": self.progress.read() if self.progress is not None else None,
             "scheduler": self.scheduler.state_dict() if self.scheduler is not None else None,
             "loader": self.loader.state_dict() if self.loader is not None else None,
-            "extra": {key: emptied for key, (emptied, _) in lifted.items()},
+            "extra": {
+                **{key: emptied for key, (emptied, _) in lifted.items()},
+                **{key: one.state_dict() for key, one in loaders.items()},
+            },
         }
         stream = io.BytesIO()
         stream.write(_LENGTH.pack(0))
@@ -194,16 +210,21 @@ class RankObjects:
                 afresh.append("the LR schedule")
             else:
                 self.scheduler.load_state_dict(document["scheduler"])
+        place = _Place(own, rank, document["world"], world, as_it_is=self.elastic_loader)
+        shares = document.get("shares of extra", {})
         for key, one in self.extra.items():
-            if key in document["extra"]:
-                one.load_state_dict(document["extra"][key])
-            else:
+            if key not in document["extra"]:
                 afresh.append(f"extra[{key!r}]")
+            elif is_loader(one):
+                remark = place.load(one, document["extra"][key], shares.get(key))
+                _tell(remark and f"extra[{key!r}]: {remark}", rank)
+            else:
+                one.load_state_dict(document["extra"][key])
         if self.loader is not None:
             if document["loader"] is None:
                 afresh.append("the data loader")
             else:
-                self._load_loader(self.loader, document, own=own, rank=rank, world=world)
+                _tell(place.load(self.loader, document["loader"], document.get("shares")), rank)
         syncs = document.get("syncs", {}) if own else {}
         for key, wrapper in self._wrappers():
             wrapper.require_forward_param_sync = syncs.get(key, True)
@@ -213,27 +234,52 @@ class RankObjects:
             afresh.append("its random numbers")
         return afresh
 
-    def _load_loader(
-        self, loader: Stateful, document: Mapping[str, Any], *, own: bool, rank: int, world: int
-    ) -> None:
-        state, remark = document["loader"], ""
-        if not self.elastic_loader:
-            was = Dealt(document["world"], document.get("shares"))
-            state, remark = placed(state, own=own, was=was, now=dealt(loader, world))
-            if not own:
-                seed = int(torch.empty((), dtype=torch.int64).random_())
-                state = adopted(state, seed)
-        if state is not None:
-            loader.load_state_dict(state)
-        if remark and rank == 0:
-            log.warning("%s", remark)
-
     def _wrappers(self) -> Iterator[tuple[str, DistributedDataParallel]]:
         # Whether DDP's next forward shares rank 0's buffers depends on its last one, which may have been
         # an evaluation without gradients.
         for key, module in self.model.named_modules() if self.model is not None else ():
             if isinstance(module, DistributedDataParallel):
                 yield key, module
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where loaders go on.
+
+    Attributes:
+        own: This rank wrote their states.
+        was: How many ranks there were.
+        now: How many there are.
+        as_it_is: It is the job's, and not a rank's.
+    """
+
+    own: bool
+    rank: int
+    was: int
+    now: int
+    as_it_is: bool
+
+    def load(self, loader: Stateful, state: Any, shares: int | None) -> str:
+        """Load *state*; what a person should know, or "".
+
+        Args:
+            shares: See `Dealt`, when it was saved.
+        """
+        remark = ""
+        if not self.as_it_is:
+            was, now = Dealt(self.was, shares), dealt(loader, self.now)
+            state, remark = placed(state, own=self.own, was=was, now=now)
+            if not self.own:
+                seed = int(torch.empty((), dtype=torch.int64).random_())
+                state = adopted(state, seed)
+        if state is not None:
+            loader.load_state_dict(state)
+        return remark
+
+
+def _tell(remark: str, rank: int) -> None:
+    if remark and rank == 0:
+        log.warning("%s", remark)
 
 
 def unpack(block: torch.Tensor, rest: bytes | memoryview = b"") -> dict[str, Any]:

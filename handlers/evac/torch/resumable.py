@@ -24,7 +24,7 @@ from typing import Any, Generic, TypeVar
 from torch.utils.data import DataLoader, IterDataPipe, MapDataPipe
 
 from evac._clock import Monotonic, monotonic
-from evac.torch.loader_place import RESUMABLE
+from evac.torch.loader_place import RESUMABLE, LikeLoader
 from evac.torch.remade import Remade
 from evac.torch.rounds import Rounds
 from evac.torch.worker_numbers import Numbers
@@ -38,7 +38,7 @@ _NBYTES = 12_000
 _TELL_SECONDS = 60.0
 
 
-class Resumable(Generic[_T]):
+class Resumable(LikeLoader, Generic[_T]):
     """A `DataLoader` with ``state_dict`` and ``load_state_dict``; every other attribute is the loader's.
 
     Iterate over this and not over the loader, whose samplers are shared. The state is that of the newest

@@ -232,7 +232,7 @@ class Stager:
         return ""
 
     def _own(self) -> frozenset[tuple[str, ...]]:
-        return self._state.own() | extra.own(self._objects.extra)
+        return self._state.own() | extra.own(self._objects.others)
 
     def _pack(self, step: int) -> Packed:
         me = self._identity

@@ -31,14 +31,18 @@ from evac.torch.worker_numbers import Numbers, WorkerNumbers
 _OWN = "dataset"
 
 
-def keep(loader: Any) -> None:
-    """Have *loader* keep its workers' random numbers with its state, where it can.
+def keep(*loaders: Any) -> None:
+    """Have *loaders* keep their workers' random numbers with their state, where they can.
 
     Args:
-        loader: Of any kind. An iterator that it has already goes on without.
+        loaders: Anything. An iterator that one has already goes on without.
     """
-    if not _is_torchdata(loader) or not loader.num_workers or not _takes(loader.dataset):
-        return
+    for one in loaders:
+        if _is_torchdata(one) and one.num_workers and _takes(one.dataset):
+            _keep(one)
+
+
+def _keep(loader: Any) -> None:
     if not isinstance(loader.worker_init_fn, _Start):
         iterator = id(vars(loader).get("_iterator"))
         loader.worker_init_fn = _Start(loader.worker_init_fn, loader.collate_fn, iterator)
@@ -84,6 +88,24 @@ def unkept(loader: Any) -> str:
     if kind.__module__ == "builtins" and loader.collate_fn is default_collate:
         return ""
     return f"a dataset of the type {kind.__name__} takes no attributes"
+
+
+def misplaced(loader: Any) -> str:
+    """Why a second resume within an epoch would pass over samples; "" where it would not.
+
+    torchdata counts what it reads again of an `IterableDataset` without a state twice (0.9-0.11): resumed once it goes on
+    where it stood, and by its state then it stands further on.
+    """
+    if not _is_torchdata(loader) or not isinstance(loader.dataset, IterableDataset):
+        return ""
+    kind = type(loader.dataset)
+    again = inspect.isgeneratorfunction(inspect.getattr_static(kind, "__iter__", None))
+    if isinstance(loader.dataset, IterDataPipe | Stateful) or not again:
+        return ""
+    return (
+        f"StatefulDataLoader counts what it reads again of {kind.__name__}, which has no state_dict, twice; "
+        "evac.torch.Resumable(DataLoader(...)) does not"
+    )
 
 
 def _replayed(kind: type, *, persistent: bool) -> str:

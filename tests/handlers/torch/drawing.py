@@ -226,7 +226,7 @@ class Loop:
         self.steps, state, rng = torch.load(io.BytesIO(saved), weights_only=False)
         self.loader.load_state_dict(state)
         load_rng(rng)
-        loader_start.resumed(self.loader, model)
+        loader_start.resumed([self.loader], model)
 
 
 def resumed(make: Callable[[], Any], kept: Sequence[int], steps: int, *, leaves: int = 0) -> None:
