@@ -160,6 +160,10 @@ class Leaving:
         for job in told:
             self._say(Word.STAYING, order, job=job, reason=reason)
 
+    def shown(self) -> list[dict[str, Any]]:
+        """How each cordon stands, for `evac status`."""
+        return [gate.shown() for gate in self._gates]
+
     # --- its notices -----------------------------------------------------------------------
 
     def recall(self, probe: Probe) -> Probe:
@@ -364,6 +368,9 @@ class Leaving:
 
     def _tell(self, order: str, name: str, data: Mapping[str, Any]) -> None:
         """Record and log what ended, maybe after its order."""
+        for gate in self._gates:
+            if name.startswith("cordon.") and gate.name != data["name"]:
+                gate.heard(order, name, data)
         write = log.warning if name.endswith(".failed") else log.info
         self._count(name, data)
         write(name, order=order, **{k if k != "name" else "by": v for k, v in data.items()})

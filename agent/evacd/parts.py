@@ -305,7 +305,8 @@ def _cordons(
 ) -> tuple[Cordon, ...]:
     cordon, found = config.cordon, list[Cordon]()
     if (of_node := kubernetes(config, session, clock, boot=boot, environ=os.environ)) is not None:
-        found.append(of_node)
+        # What closes goes before what only tells of it.
+        found += [of_node.cordon, of_node.telling]
     if cordon.command:
         found.append(
             CommandCordon(

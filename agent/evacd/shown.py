@@ -27,6 +27,7 @@ def status_of(evacuation: Evacuation, *, now: float) -> dict[str, Any]:
             "settled": evacuation.flush.settled.is_set(),
         },
         "leaving": evacuation.own.shown(now=now),
+        "cordons": evacuation.leaving.shown(),
         "notices": shown(evacuation.standing, now=now),
         "outcomes": [
             {"unit": unit, "kept": isinstance(outcome, Kept), **asdict(outcome)}

@@ -38,6 +38,7 @@ def render_status(status: Mapping[str, Any]) -> str:
     widest = max((len(source["source"]) for source in sources), default=0)
     parts += [f"source   {_source(source, widest)}" for source in sources]
     parts += [f"notice   {_notice(notice)}" for notice in status.get("notices", ())]
+    parts += [f"cordon   {line}" for each in status.get("cordons", ()) if (line := _cordon(each))]
     if (http := status.get("http")) and http["reason"]:
         parts.append(f"http     NOT SERVED: {http['reason']}")
     workloads = sorted(
@@ -152,6 +153,18 @@ def _notice(notice: Mapping[str, Any]) -> str:
     else:
         what = f"the order starts in {seconds(starts)}"
     return f"{notice['source']} {notice['kind']}, {notice['confidence']}, {when}; {what}"
+
+
+def _cordon(one: Mapping[str, Any]) -> str:
+    """How a cordon stands; "" where it is open and nothing is wrong."""
+    closed, reason = one["wished"] == "closed", one["reason"]
+    if one["done"] and not reason:
+        state = "told" if one["tells"] else "closed" if one["closes"] else "left to another handler"
+        return f"{one['name']}  {state}" if closed else ""
+    doing = ("closed" if closed else "opened") if not one["tells"] else "told"
+    state = doing if one["done"] else f"NOT {doing.upper()}"
+    more = "; asked again" if one["again"] else ""
+    return f"{one['name']}  {state}: {reason}{more}" if reason else f"{one['name']}  {state} yet"
 
 
 def _workload(one: Mapping[str, Any]) -> tuple[str, ...]:

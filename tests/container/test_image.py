@@ -305,6 +305,7 @@ def test_a_preempted_node_saves_what_another_pod_has_staged(
 
         until("the flush is over", lambda: told("report.written"))
         until("the node is closed", lambda: told("cordon.closed"))
+        until("the node says why", lambda: told("cordon.told"))
 
     kept = sorted(
         path.relative_to(kubelet.host.store)

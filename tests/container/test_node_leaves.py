@@ -4,11 +4,13 @@ import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from evac.show import render_status
 from tests.agent.daemon.nodes import Node, node_at, until
 from tests.agent.daemon.test_notice import Cloud
 from tests.kube.cluster import CHART, Cluster
@@ -93,6 +95,7 @@ def test_a_preempted_node_is_closed_before_its_flush_is_over(pod: Pod, cloud: Cl
     assert pod.closed
     names = [event.name for event in node.events()]
     before = names[: names.index("cordon.closed")]
+    node.event("cordon.told")
     assert not {"flush.finished", "report.written"} & set(before)
     conditions = {each["type"]: each for each in pod.object["status"]["conditions"]}
     assert conditions["EvacLeaving"]["status"] == conditions["Terminating"]["status"] == "True"
@@ -111,8 +114,13 @@ def test_a_cancel_opens_it_and_tells_so(pod: Pod) -> None:
     node.cancel()
     node.event("cordon.reopened")
     assert pod.open
-    conditions = {each["type"]: each["status"] for each in pod.object["status"]["conditions"]}
-    assert (conditions["EvacLeaving"], conditions["Terminating"]) == ("False", "False")
+
+    def stays() -> bool:
+        found = {each["type"]: each["status"] for each in pod.object["status"]["conditions"]}
+        return (found["EvacLeaving"], found["Terminating"]) == ("False", "False")
+
+    until("the conditions are taken back", stays)
+    until("that is told", lambda: "Uncordon" in pod.cluster.kubectl("describe", "node", "gpu-7"))
 
 
 def test_a_cancel_that_no_server_answers_opens_it_once_one_does(pod: Pod) -> None:
@@ -251,8 +259,44 @@ def test_an_api_server_in_trouble_costs_the_flush_nothing_and_is_told(
     outcomes = node.settled()
 
     assert outcomes["root/job"]["kept"]
-    failed = node.event("cordon.failed")
+    for name, said in (("kubernetes", "cordon: "), ("kubernetes-telling", "condition: ")):
+        line = until("it is told", partial(wrong, node, name))
+        assert line.startswith(f"{said}not done within 1 s")
+    node.event("cordon.failed")
     names = [event.name for event in node.events()]
     assert names.index("flush.finished") < names.index("cordon.failed")
-    assert failed.data["reason"].startswith("cordon: not done within 1 s")
+    assert "cordon   kubernetes  NOT CLOSED: cordon: not done within 1 s" in render_status(
+        node.status()
+    )
     pod.cluster.tell("fault", faults=[])
+    until("the node is closed", lambda: pod.closed)
+
+
+def wrong(node: Node, name: str) -> str | None:
+    """What the status says of this cordon."""
+    (line,) = [each for each in node.status()["cordons"] if each["name"] == name]
+    return line["reason"] or None
+
+
+def test_a_status_that_nobody_answers_for_holds_no_eviction_back(pod: Pod) -> None:
+    pod.cluster.helm(
+        "upgrade", "evac", str(CHART), "--namespace", "evac", "--reuse-values",
+        "--set", "cordon.evict=true",
+    )  # fmt: skip
+    meta = {"name": "free", "namespace": "team", "labels": {"app": "free"}}
+    inside = {"nodeName": "gpu-7", "containers": [{"name": "c", "image": "i"}]}
+    each = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": inside, "status": {}}
+    pod.cluster.tell("create", object=each)
+    pod.cluster.tell("fault", faults=[{"method": "PATCH", "path": "/status", "slow": 1e6}])
+
+    # Ten minutes in which whatever waited for it would be seen to wait.
+    node = pod.start("--cordon-kubernetes-evict", "--cordon-kubernetes-timeout-seconds", "600")
+    node.staged(3)
+    node.drain(seconds=3600.0)
+
+    until("the pod is evicted", lambda: not pod.cluster.get("pods", "-n", "team")["items"])
+    assert pod.closed
+    assert node.settled()["root/job"]["kept"]
+    assert "kubernetes-telling  NOT TOLD yet" in render_status(node.status())
+    node.cancel()
+    until("the node is open", lambda: pod.open)

@@ -285,7 +285,7 @@ KEYS = (
 NAMES = (
     "notice.seen", "order.given", "order.amended", "order.stood_down", "plan.made",
     "flush.started", "flush.finished", "flush.lost", "turn.given", "turn.finished",
-    "commit.finished", "cordon.closed", "cordon.failed", "cordon.reopened",
+    "commit.finished", "cordon.closed", "cordon.failed", "cordon.reopened", "cordon.told",
     "departure.announced", "departure.failed", "workload.died", "workload.joined",
     "report.written", "something.new",
 )  # fmt: skip

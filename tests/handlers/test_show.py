@@ -136,3 +136,39 @@ def test_the_status_of_an_older_daemon_is_still_shown() -> None:
     old = {"source": "gcp", "answers": True, "seconds": 1.0, "reason": "", "cure": ""}
 
     assert "source   gcp  answers" in shown(sources=[old])
+
+
+def cordon(**more: object) -> Mapping[str, Any]:
+    names = {"name": "kubernetes", "closes": True, "tells": False, "wished": "closed"}
+    return {**names, "done": True, "again": False, "reason": "", **more}
+
+
+def test_a_cordon_is_shown_with_what_keeps_it_from_being_closed() -> None:
+    telling = {"name": "kubernetes-telling", "closes": False, "tells": True}
+    lines = shown(
+        cordons=[
+            cordon(),
+            cordon(**telling),
+            cordon(**telling, done=False, again=True, reason="condition: no answer"),
+            cordon(done=False, reason="cordon: HTTP 403"),
+            cordon(done=False),
+            cordon(closes=False),
+            cordon(reason="1 pods not evicted"),
+            cordon(wished="open", done=False, again=True, reason="uncordon: no answer"),
+        ]
+    )
+
+    assert [line.removeprefix("cordon   ") for line in lines if line.startswith("cordon")] == [
+        "kubernetes  closed",
+        "kubernetes-telling  told",
+        "kubernetes-telling  NOT TOLD: condition: no answer; asked again",
+        "kubernetes  NOT CLOSED: cordon: HTTP 403",
+        "kubernetes  NOT CLOSED yet",
+        "kubernetes  left to another handler",
+        "kubernetes  closed: 1 pods not evicted",
+        "kubernetes  NOT OPENED: uncordon: no answer; asked again",
+    ]
+
+
+def test_a_cordon_that_is_open_is_not_shown() -> None:
+    assert not [line for line in shown(cordons=[cordon(wished="open")]) if "cordon" in line]

@@ -33,6 +33,7 @@ class Fault:
         slow: Seconds before that.
         after: The request is carried out, and then answered so.
         together: Held until so many of them are under way at once.
+        half: Half of the true answer comes, and then nothing more.
     """
 
     method: str = ""
@@ -43,6 +44,7 @@ class Fault:
     after: bool = False
     retry_after: int = 0
     together: asyncio.Barrier | None = None
+    half: bool = False
 
 
 @dataclass(frozen=True)
@@ -160,6 +162,8 @@ class Kube:
             await asyncio.sleep(fault.slow)
         if fault.after or fault.status == 0:
             answer = await self._answer(request, handler, user)
+            if fault.half:
+                return await _half(request, answer)
             if fault.status == 0:
                 return answer
         if fault.status == -1:
@@ -195,6 +199,18 @@ class Kube:
             return now
 
         await self.storage.change(NODES, "", node["metadata"]["name"], change)
+
+
+async def _half(request: web.Request, whole: web.StreamResponse) -> web.StreamResponse:
+    """The first half of it, under the length of all of it."""
+    assert isinstance(whole, web.Response)
+    assert isinstance(whole.body, bytes)
+    headers = {"Content-Type": "application/json", "Content-Length": str(len(whole.body))}
+    answer = web.StreamResponse(status=whole.status, headers=headers)
+    await answer.prepare(request)
+    await answer.write(whole.body[: len(whole.body) // 2])
+    await asyncio.Event().wait()
+    return answer
 
 
 async def _version(_: web.Request) -> web.Response:

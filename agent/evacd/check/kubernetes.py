@@ -1,5 +1,6 @@
 """Whether the API server would let this node be closed: all of it is tried as a dry run."""
 
+from asyncio import TaskGroup
 from collections.abc import Mapping
 
 import aiohttp
@@ -25,17 +26,19 @@ async def check_kubernetes(config: Config, clock: Clock, environ: Mapping[str, s
     """The node is there, and evacd may cordon it, taint it and tell why; nothing is changed."""
     async with aiohttp.ClientSession(trust_env=False) as session:
         try:
-            cordon = kubernetes(config, session, clock, boot="check", environ=environ)
+            found = kubernetes(config, session, clock, boot="check", environ=environ)
         except ConfigError as error:
             return Finding(_NAME, Verdict.FAIL, str(error), "correct it")
-        if cordon is None:
+        if found is None:
             detail = f"no token in {config.node.account}: this node is not cordoned"
             return Finding(_NAME, Verdict.WARN, detail, "run it with a service account")
-        if (wrong := await cordon.rehearse()) is not None:
+        async with TaskGroup() as tasks:
+            tried = [tasks.create_task(one.rehearse()) for one in (found.cordon, found.telling)]
+        if wrong := "; ".join(why for each in tried if (why := each.result()) is not None):
             return Finding(_NAME, Verdict.FAIL, wrong, "see the rights in container/README.md")
-    if cordon.others:
-        detail = f"it is closed by {', '.join(cordon.others)}, too, by the marks on it"
+    if found.cordon.others:
+        detail = f"it is closed by {', '.join(found.cordon.others)}, too, by the marks on it"
         cure = 'set cordon.kubernetes = "report-only" where another handler owns the node'
         return Finding(_NAME, Verdict.WARN, detail, cure)
-    how = "only told of" if config.cordon.kubernetes == "report-only" else "closed"
+    how = "closed" if found.cordon.closes else "only told of"
     return Finding(_NAME, Verdict.OK, f"this node may be {how} when it leaves")

@@ -1,6 +1,7 @@
 """Cordon: no new work lands on a node that is leaving. Beside the flush, never in its way."""
 
-from typing import Protocol, runtime_checkable
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
 
 from evacd.facts import Order
 
@@ -12,7 +13,10 @@ class Unanswered(str):
 
 
 class Cordon(Protocol):
-    """One scheduler's way to be told. Failures are answers, not exceptions."""
+    """One scheduler's way to be told. Failures are answers, not exceptions.
+
+    One that keeps no work off itself says so: ``closes`` is False; see `closes`.
+    """
 
     @property
     def name(self) -> str:
@@ -32,6 +36,11 @@ class Cordon(Protocol):
         Called again after an `Unanswered`.
         """
         ...
+
+
+def closes(cordon: Cordon) -> bool:
+    """Whether it keeps work off: not where it only tells, or another handler does."""
+    return bool(getattr(cordon, "closes", True))
 
 
 @runtime_checkable
@@ -56,5 +65,20 @@ class Following(Cordon, Protocol):
         """The kernel boot id under which an earlier daemon closed it; None where none did.
 
         Takes as long as it takes to find that out; may be cancelled.
+        """
+        ...
+
+
+@runtime_checkable
+class Telling(Following, Protocol):
+    """One that keeps no work off and only tells of it: nothing has to wait for it."""
+
+    async def heard(self, order: str, event: str, data: Mapping[str, Any]) -> str | None:
+        """What another cordon did, as the report has it. Returns what went wrong, or None.
+
+        Args:
+            order: The order's id.
+            event: Its name: ``cordon.failed``.
+            data: ``name`` of the cordon, ``reason``, and with a failure ``what`` failed.
         """
         ...

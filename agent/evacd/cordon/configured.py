@@ -1,6 +1,7 @@
 """From settings to the Kubernetes cordon, for the daemon and for checks."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import aiohttp
@@ -12,6 +13,15 @@ from evacd.kube import Client, in_cluster, node_name
 
 if TYPE_CHECKING:
     from evacd.cordon.kubernetes import KubernetesCordon
+    from evacd.cordon.kubernetes.telling import KubernetesTelling
+
+
+@dataclass(frozen=True)
+class Kubernetes:
+    """What closes the node of a cluster, and what tells of it."""
+
+    cordon: "KubernetesCordon"
+    telling: "KubernetesTelling"
 
 
 def kubernetes(
@@ -21,7 +31,7 @@ def kubernetes(
     *,
     boot: str,
     environ: Mapping[str, str],
-) -> "KubernetesCordon | None":
+) -> Kubernetes | None:
     """The cordon of this Kubernetes node; None where there is none to close.
 
     Raises:
@@ -39,14 +49,25 @@ def kubernetes(
         raise ConfigError(config.origins.get(key, key), key, expected)
     # Nobody pays for it outside of a cluster.
     from evacd.cordon.kubernetes import KubernetesCordon
+    from evacd.cordon.kubernetes.telling import KubernetesTelling
 
-    return KubernetesCordon(
-        Client(session, access),
-        clock,
-        node=node_name(config.node.name, otherwise=config.state.node, environ=environ),
+    client = Client(session, access)
+    node = node_name(config.node.name, otherwise=config.state.node, environ=environ)
+    closing = KubernetesCordon(
+        client,
+        node=node,
         boot=boot,
         timeout_seconds=cordon.kubernetes_timeout_seconds,
         report_only=cordon.kubernetes == "report-only",
-        aliases=cordon.kubernetes_conditions,
         evict_pods=cordon.kubernetes_evict,
     )
+    telling = KubernetesTelling(
+        client,
+        clock,
+        closing,
+        node=node,
+        boot=boot,
+        timeout_seconds=cordon.kubernetes_timeout_seconds,
+        aliases=cordon.kubernetes_conditions,
+    )
+    return Kubernetes(closing, telling)

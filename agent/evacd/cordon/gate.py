@@ -6,10 +6,11 @@ sent to its scheduler may land after the reopen, and then the node stays closed.
 want of an answer is tried again, ever less often and at once where there is news, until it is
 done or something else is wished: a node that is never opened again costs money, one that stays
 open has new work lost. What follows a close waits for it: a pod that is evicted from a node that
-is still open may land there again.
+is still open may land there again. Nothing waits for one that only tells.
 """
 
 from asyncio import Task, TaskGroup, TimerHandle, get_running_loop
+from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,12 +18,14 @@ from typing import Any
 import structlog
 
 from evacd.clock import Clock
-from evacd.cordon import Cordon, Following, Unanswered
+from evacd.cordon import Cordon, Following, Telling, Unanswered, closes
 from evacd.facts import Order
 
 log = structlog.get_logger()
 
 _MOST_AGAIN_SECONDS = 300.0
+# While a server gives no answer: the newest count.
+_MOST_NEWS = 16
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,15 @@ class _Wish:
 
     order: Order
     reason: str | None = None
+
+
+@dataclass(frozen=True)
+class _News:
+    """What another cordon did."""
+
+    order: str
+    event: str
+    data: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -87,7 +99,12 @@ class Gate:
         # As it was amended last.
         self._newest: Order | None = None
         self._inherit: Callable[[str], None] | None = None
+        self._news = deque[_News](maxlen=_MOST_NEWS)
         self._working = False
+        # For the status: what was wished last, whether that is done, and what is wrong by now.
+        self._wished: str | None = None
+        self._done = True
+        self._wrong: dict[str, str] = {}
 
     def close(self, order: Order) -> None:
         """Let no new work land here, once what runs has ended."""
@@ -126,6 +143,24 @@ class Gate:
             self._inherit = found
             self._begin()
 
+    def heard(self, order: str, event: str, data: Mapping[str, Any]) -> None:
+        """Another cordon did something, under the order of this id."""
+        if isinstance(self._cordon, Telling):
+            self._news.append(_News(order, event, data))
+            self._begin()
+
+    def shown(self) -> dict[str, Any]:
+        """How it stands, for `evac status`: what is wished, and what keeps it from being so."""
+        return {
+            "name": self.name,
+            "closes": closes(self._cordon),
+            "tells": isinstance(self._cordon, Telling),
+            "wished": self._wished or ("closed" if self.closed else "open"),
+            "done": self._done,
+            "again": self._waiting is not None or (not self._done and self._working),
+            "reason": "; ".join(dict.fromkeys(self._wrong.values())),
+        }
+
     def end_soon(self) -> None:
         """Whatever an earlier daemon left stays unknown, if it still is; nothing is tried again."""
         self._inherit, self._ending = None, True
@@ -138,6 +173,8 @@ class Gate:
         self._stop_again()
         self._waiting = self._newest = None
         self._pause, self._told_wrong = self._again_seconds, False
+        self._wished, self._done = "closed" if wish.reason is None else "open", False
+        self._wrong.clear()
         if self._aside is not None:
             self._aside.cancel()
         self._begin()
@@ -151,7 +188,8 @@ class Gate:
     def _later(self, what: _Wish | Order) -> None:
         """Have another try, if there is nothing newer until then."""
         newer = self._wish if isinstance(what, _Wish) else self._wish or self._amended
-        if newer is not None:
+        # Another try of the close tells the newest deadline as well.
+        if newer is not None or (isinstance(what, Order) and isinstance(self._waiting, _Wish)):
             return
         self._waiting = what
         if not self._ending:
@@ -193,16 +231,21 @@ class Gate:
                     await next_
                 except Exception:  # a bug here must not keep the next wish from being done
                     log.exception("cordon.broke", by=self.name)
+                    self._wrong["broke"] = "evacd failed at it: see its log"
         finally:
             self._working = False
 
     def _next(self) -> Coroutine[Any, Any, None] | None:
         """What is most urgent."""
         if (wish := self._wish) is not None:
-            # Who closes or opens it now has no need to know how it was.
-            self._wish = self._inherit = None
+            self._wish = None
+            if wish.reason is None or self.closed:
+                # Who closes or opens it now has no need to know how it was.
+                self._inherit = None
             return self._carry_out(wish)
-        if isinstance(self._waiting, _Wish):
+        if self._news:
+            return self._hear(self._news.popleft())
+        if isinstance(self._waiting, _Wish) and not isinstance(self._cordon, Telling):
             return None
         if (amended := self._amended) is not None:
             self._amended = None
@@ -219,9 +262,15 @@ class Gate:
         assert isinstance(self._cordon, Following)
         left = order.deadline - self._clock.monotonic()
         if (wrong := await self._cordon.amended(order, seconds_left=left)) is not None:
-            self._failed(order, order, wrong)
+            self._failed(order, order, wrong, what="amend")
         else:
             self._told_wrong = False
+            self._wrong.pop("amend", None)
+
+    async def _hear(self, news: _News) -> None:
+        assert isinstance(self._cordon, Telling)
+        wrong = await self._cordon.heard(news.order, news.event, news.data)
+        self._ended_with(news.order, wrong, what="hear")
 
     async def _look(self, found: Callable[[str], None]) -> None:
         assert isinstance(self._cordon, Following)
@@ -246,8 +295,14 @@ class Gate:
             )
         finally:
             self._telling = None
+        self._ended_with(emptied.order.id, wrong, what="empty")
+
+    def _ended_with(self, order: str, wrong: str | None, *, what: str) -> None:
+        """It is not tried again."""
+        self._wrong.pop(what, None)
         if wrong is not None:
-            self._tell(emptied.order.id, "cordon.failed", {"name": self.name, "reason": wrong})
+            self._wrong[what] = wrong
+            self._tell(order, "cordon.failed", {"name": self.name, "reason": wrong, "what": what})
 
     async def _unless_wished(self, work: Coroutine[Any, Any, str | None]) -> str | None:
         """What *work* returns; None where a wish has ended it."""
@@ -262,6 +317,8 @@ class Gate:
             await self._close(wish)
         elif self.closed:
             await self._reopen(wish, wish.reason)
+        else:
+            self._done = True
 
     async def _close(self, wish: _Wish) -> None:
         began = self._clock.monotonic()
@@ -282,26 +339,39 @@ class Gate:
         left = order.deadline - self._clock.monotonic()
         if (wrong := await self._cordon.close(order, seconds_left=left)) is None:
             took = self._clock.monotonic() - began
-            self._told_wrong = False
-            self._tell(order.id, "cordon.closed", {"name": self.name, "seconds": took})
+            told = isinstance(self._cordon, Telling)
+            name = "cordon.told" if told else "cordon.closed" if closes(self._cordon) else ""
+            self._succeeded(wish, name, {"seconds": took})
         else:
-            self._failed(wish, order, wrong)
+            self._failed(wish, order, wrong, what="close")
 
     async def _reopen(self, wish: _Wish, reason: str) -> None:
         wrong = await self._cordon.reopen(wish.order, reason=reason)
         if wrong is None:
-            self.closed = self._told_wrong = False
-            self._tell(wish.order.id, "cordon.reopened", {"name": self.name})
+            self.closed = False
+            told = isinstance(self._cordon, Telling)
+            name = "cordon.told" if told else "cordon.reopened"
+            self._succeeded(wish, name, {"reason": reason})
             await self._noted()
         else:
             # It stays noted as closed, so that the next cancel or start tries again.
-            self._failed(wish, wish.order, wrong)
+            self._failed(wish, wish.order, wrong, what="reopen")
 
-    def _failed(self, what: _Wish | Order, order: Order, wrong: str) -> None:
+    def _succeeded(self, wish: _Wish, name: str, data: Mapping[str, Any]) -> None:
+        self._told_wrong = False
+        self._wrong.pop("close" if wish.reason is None else "reopen", None)
+        # A newer wish may have come meanwhile.
+        self._done = self._wish is None
+        if name:
+            self._tell(wish.order.id, name, {"name": self.name, **data})
+
+    def _failed(self, wished: _Wish | Order, order: Order, wrong: str, *, what: str) -> None:
         passes = isinstance(wrong, Unanswered)
+        self._wrong[what] = wrong
         # Told once, however often it is tried.
         if not (passes and self._told_wrong):
-            self._tell(order.id, "cordon.failed", {"name": self.name, "reason": wrong})
+            data = {"name": self.name, "reason": wrong, "what": what}
+            self._tell(order.id, "cordon.failed", data)
         if passes:
             self._told_wrong = True
-            self._later(what)
+            self._later(wished)

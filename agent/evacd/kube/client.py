@@ -6,6 +6,7 @@ daemon that has 60), and a handful of requests need nothing of what lightkube br
 Source: kubernetes.io/docs/reference/using-api/api-concepts. Read 2026-10.
 """
 
+import asyncio
 import json
 import os
 import ssl
@@ -59,7 +60,7 @@ class Answer:
     """What the server said.
 
     Attributes:
-        document: Out of its JSON; None where it is none.
+        document: Out of its JSON; never None.
         date: The answer's `Date` header; "" where there is none.
     """
 
@@ -142,13 +143,20 @@ class Client:
                 document = await _parsed(bytes(raw))
                 if not 200 <= response.status < 300:
                     return _refused(response, document)
+                if document is None:
+                    # A proxy's page, or half of what was meant: no word of an API server's.
+                    return Failed("the answer is no JSON", _CURES[404])
                 return Answer(document, response.headers.get("Date", ""))
         except ERRORS as error:
             return self.failed(error)
 
     async def credentials(self) -> Credentials | Failed:
-        """Token and trust as the files are now."""
-        return await apart(self._read)
+        """Token and trust as the files are now; a disk that hangs is not waited for."""
+        try:
+            async with asyncio.timeout(self.limits.read):
+                return await apart(self._read)
+        except TimeoutError:
+            return Failed(f"{self._access.token_file}: not read in time", _FILES)
 
     def request(
         self,

@@ -36,6 +36,7 @@ _BESIDE = {
     "cordon.closed": ("cordon", "closed"),
     "cordon.reopened": ("cordon", "reopened"),
     "cordon.failed": ("cordon", "failed"),
+    "cordon.told": ("cordon", "told"),
     "departure.announced": ("departure", "announced"),
     "departure.failed": ("departure", "failed"),
 }

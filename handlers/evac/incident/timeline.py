@@ -273,6 +273,7 @@ _WORDS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "cordon.closed": _closed,
     "cordon.failed": _reason,
     "cordon.reopened": lambda _: "new work may land here again",
+    "cordon.told": lambda _: "the scheduler shows it",
     "departure.announced": _departed,
     "departure.failed": _not_departed,
     "choice.made": _chosen,

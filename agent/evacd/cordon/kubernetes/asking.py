@@ -81,12 +81,22 @@ class Asking:
         return _object(await self.ask("GET", self._path))
 
     async def status(self, patch: Patch) -> None:
-        """Change its status.
+        """Change its status; again where somebody was faster, though it names no version.
 
         Raises:
             Refused: Another try cannot help.
         """
-        await self.ask("PATCH", f"{self._path}/status", body=patch, kind=STRATEGIC)
+        pauses = Pauses(_FIRST_PAUSE, most=_MOST_PAUSE, obeyed=0.0)
+        while True:
+            try:
+                await self.ask("PATCH", f"{self._path}/status", body=patch, kind=STRATEGIC)
+            except Refused as refused:
+                if refused.status != _CONFLICT:
+                    raise
+                self.last = refused.failed
+                await asyncio.sleep(pauses.after(refused.failed))
+            else:
+                return
 
     async def change(
         self, make: Callable[[Node], Patch | None], node: Node, *, lists: bool = True

@@ -37,6 +37,8 @@ class Evicted:
 
     left: dict[Pod, str] = field(default_factory=dict)
     gone: int = 0
+    # Nobody knows of the pods before that.
+    listed: bool = False
 
     @property
     def wrong(self) -> str | None:
@@ -74,7 +76,7 @@ async def evict(asking: Asking, node: str, result: Evicted) -> None:
         Refused: The pods cannot be listed.
     """
     pods = await _listed(asking, node)
-    result.left = dict.fromkeys(pods, "not reached")
+    result.left, result.listed = dict.fromkeys(pods, "not reached"), True
     room = asyncio.Semaphore(_AT_ONCE)
 
     async def one(pod: Pod) -> None:

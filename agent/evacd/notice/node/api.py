@@ -4,6 +4,7 @@ Source: kubernetes.io/docs/reference/using-api/api-concepts (list, watch, resour
 bookmarks). Read 2026-10.
 """
 
+import asyncio
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -92,7 +93,12 @@ class NodeApi:
         }
         total = limits.connect + limits.hold + limits.slack
         try:
-            async with self._client.request(credentials, "GET", _NODES, params, total) as response:
+            async with (
+                # A server begins a watch at once; one that takes it and says nothing tells no change.
+                asyncio.timeout(limits.connect + limits.read) as silence,
+                self._client.request(credentials, "GET", _NODES, params, total) as response,
+            ):
+                silence.reschedule(None)
                 if response.status != 200:
                     return Expired() if response.status == 410 else refusal(response.status)
                 _keep_alive(response)

@@ -1,5 +1,6 @@
 import ssl
-from collections.abc import AsyncIterator, Callable
+from asyncio import TaskGroup
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,9 @@ import trustme
 from aiohttp.test_utils import TestServer
 
 from evacd.clock import SystemClock
+from evacd.cordon import Unanswered
 from evacd.cordon.kubernetes import KubernetesCordon
+from evacd.cordon.kubernetes.telling import KubernetesTelling
 from evacd.facts import Confidence, Order
 from evacd.kube import Access, Client, Limits
 from tests.kube.access import MASTERS, User
@@ -19,13 +22,74 @@ from tests.kube.storage import Object
 
 NODE = "gpu-7"
 QUICK = Limits(connect=1.0, read=0.5)
+# What a node's telling need not know.
+_ACTS = ("report_only", "evict_pods")
 ORDER = Order("ab12-1", 1030.0, Confidence.CERTAIN, "gcp", "preempted", given=1000.0)
 
-Make = Callable[..., KubernetesCordon]
+
+class Node:
+    """Both lines of one node, side by side as the daemon has them."""
+
+    def __init__(self, cordon: KubernetesCordon, telling: KubernetesTelling) -> None:
+        self.cordon = cordon
+        self.telling = telling
+
+    async def close(self, order: Order, *, seconds_left: float) -> str | None:
+        return await self._news(
+            order,
+            "close",
+            self.cordon.close(order, seconds_left=seconds_left),
+            self.telling.close(order, seconds_left=seconds_left),
+        )
+
+    async def reopen(self, order: Order, *, reason: str) -> str | None:
+        return await self._news(
+            order,
+            "reopen",
+            self.cordon.reopen(order, reason=reason),
+            self.telling.reopen(order, reason=reason),
+        )
+
+    async def emptied(
+        self, order: Order, *, kept: int, lost: int, seconds_left: float
+    ) -> str | None:
+        return _joined(
+            *[
+                await one.emptied(order, kept=kept, lost=lost, seconds_left=seconds_left)
+                for one in (self.cordon, self.telling)
+            ]
+        )
+
+    async def rehearse(self) -> str | None:
+        return _joined(await self.cordon.rehearse(), await self.telling.rehearse())
+
+    async def _news(
+        self,
+        order: Order,
+        what: str,
+        deed: Coroutine[Any, Any, str | None],
+        told: Coroutine[Any, Any, str | None],
+    ) -> str | None:
+        async with TaskGroup() as tasks:
+            done, said = tasks.create_task(deed), tasks.create_task(told)
+        wrong = done.result()
+        event = (
+            "cordon.failed" if wrong else {"close": "cordon.closed"}.get(what, "cordon.reopened")
+        )
+        data = {"name": "kubernetes", "what": what, "reason": wrong or "cancelled"}
+        return _joined(wrong, said.result(), await self.telling.heard(order.id, event, data))
 
 
-async def close(cordon: KubernetesCordon, seconds_left: float = 29.8) -> str | None:
-    return await cordon.close(ORDER, seconds_left=seconds_left)
+def _joined(*wrong: str | None) -> str | None:
+    text = "; ".join(each for each in wrong if each)
+    return Unanswered(text) if any(isinstance(each, Unanswered) for each in wrong) else text or None
+
+
+Make = Callable[..., Node]
+
+
+async def close(node: Node, seconds_left: float = 29.8) -> str | None:
+    return await node.close(ORDER, seconds_left=seconds_left)
 
 
 class Cluster:
@@ -104,13 +168,19 @@ async def make(cluster: Cluster) -> AsyncIterator[Make]:
     """Makes cordons of this cluster's node."""
     async with aiohttp.ClientSession() as session:
 
-        def cordon(*, access: Access | None = None, **settings: Any) -> KubernetesCordon:
-            return KubernetesCordon(
-                Client(session, access or cluster.access, limits=QUICK),
-                SystemClock(),
-                node=settings.pop("node", NODE),
-                boot=settings.pop("boot", "boot-1"),
-                **{"timeout_seconds": 20.0, **settings},
-            )
+        def node(
+            *,
+            access: Access | None = None,
+            aliases: Iterable[str] = (),
+            told_seconds: float | None = None,
+            **settings: Any,
+        ) -> Node:
+            client = Client(session, access or cluster.access, limits=QUICK)
+            both = {"node": NODE, "boot": "boot-1", "timeout_seconds": 20.0, **settings}
+            cordon = KubernetesCordon(client, **both)
+            told = {key: each for key, each in both.items() if key not in _ACTS}
+            told["timeout_seconds"] = told_seconds or both["timeout_seconds"]
+            telling = KubernetesTelling(client, SystemClock(), cordon, aliases=aliases, **told)
+            return Node(cordon, telling)
 
-        yield cordon
+        yield node

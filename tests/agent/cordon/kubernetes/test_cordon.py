@@ -10,8 +10,7 @@ import pytest
 from aiohttp.abc import AbstractResolver, ResolveResult
 from structlog.testing import capture_logs
 
-from evacd.clock import SystemClock
-from evacd.cordon import Cordon, Following, Unanswered
+from evacd.cordon import Cordon, Following, Telling, Unanswered, closes
 from evacd.cordon.kubernetes import KubernetesCordon
 from evacd.cordon.kubernetes.marks import ANNOTATION, TAINT
 from evacd.facts import Confidence
@@ -24,9 +23,15 @@ from tests.kube.storage import Object
 
 
 async def test_it_is_a_cordon_that_follows_the_flush(make: Make) -> None:
-    cordon: Cordon = make()
+    cordon: Cordon = make().cordon
+    telling: Cordon = make().telling
 
     assert isinstance(cordon, Following)
+    assert isinstance(telling, Telling)
+    # What only tells of it lets everything else go on.
+    assert not isinstance(cordon, Telling)
+    assert closes(cordon)
+    assert not closes(telling)
 
 
 async def test_the_node_is_unschedulable_and_tainted_and_other_taints_stay(
@@ -65,7 +70,9 @@ async def test_nothing_is_ever_tainted_no_execute(cluster: Cluster, make: Make) 
 async def test_a_condition_and_an_event_tell_the_deadline_and_the_reason(
     cluster: Cluster, make: Make
 ) -> None:
-    assert await close(make(aliases=("GCESpotPreempting", "Terminating"))) is None
+    node = make(aliases=("GCESpotPreempting", "Terminating"))
+    assert await node.telling.left_over() is None
+    assert await close(node) is None
 
     assert cluster.conditions() == {
         "Ready": "True",
@@ -84,11 +91,11 @@ async def test_a_condition_and_an_event_tell_the_deadline_and_the_reason(
 
 
 async def test_an_amended_deadline_is_told(cluster: Cluster, make: Make) -> None:
-    cordon = make()
-    await close(cordon, seconds_left=120.0)
+    node = make()
+    await close(node, seconds_left=120.0)
 
     surer = replace(ORDER, confidence=Confidence.STARTED, amendments=1)
-    assert await cordon.amended(surer, seconds_left=5.0) is None
+    assert await node.telling.amended(surer, seconds_left=5.0) is None
 
     assert "started): deadline" in cluster.node["status"]["conditions"][1]["message"]
     assert "5.0 s left" in cluster.node["status"]["conditions"][1]["message"]
@@ -287,7 +294,7 @@ async def test_whoever_looks_at_the_node_sees_that_it_could_not_be_closed(
     assert not isinstance(wrong, Unanswered)
     told = {each["reason"]: each["message"] for each in cluster.events()}
     assert sorted(told) == ["CordonError", "NoticeReceived"]
-    assert told["CordonError"].startswith("not cordoned: HTTP 403")
+    assert told["CordonError"].startswith("not cordoned: cordon: HTTP 403")
 
 
 async def test_nobody_is_told_of_an_uncordon_that_was_refused(cluster: Cluster, make: Make) -> None:
@@ -298,7 +305,7 @@ async def test_nobody_is_told_of_an_uncordon_that_was_refused(cluster: Cluster, 
     assert await cordon.reopen(ORDER, reason="cancelled") is not None
     told = {each["reason"]: each["message"] for each in cluster.events()}
     assert sorted(told) == ["NoticeReceived", "UncordonError"]
-    assert "not uncordoned: HTTP 403" in told["UncordonError"]
+    assert "not uncordoned: uncordon: HTTP 403" in told["UncordonError"]
     assert cluster.node["spec"]["unschedulable"] is True
 
 
@@ -318,8 +325,8 @@ async def test_a_server_that_is_slow_costs_no_more_than_the_limit(
     wrong = await close(make(timeout_seconds=0.7))
 
     assert isinstance(wrong, Unanswered)
-    assert wrong.startswith("cordon: not done within 0.7 s")
-    assert "condition: not reached; event: not reached" in wrong
+    for each in ("cordon", "condition", "event"):
+        assert f"{each}: not done within 0.7 s" in wrong
 
 
 async def test_a_reopen_that_needs_several_tries_tells_that_it_opened(
@@ -407,18 +414,20 @@ async def test_another_handler_s_marks_are_seen_at_the_start_and_by_a_check(
     )
 
     with capture_logs() as logs:
-        assert await make().left_over() is None
+        assert await make().cordon.left_over() is None
     assert [each["handlers"] for each in logs] == [["NVSentinel"]]
-    cordon = make()
+    cordon = make().cordon
     assert await cordon.rehearse() is None
     assert cordon.others == ("NVSentinel",)
 
 
 async def test_what_an_earlier_boot_left_closed_is_known(cluster: Cluster, make: Make) -> None:
-    assert await make().left_over() is None
+    assert await make().cordon.left_over() is None
+    assert await make().telling.left_over() is None
     await close(make(boot="boot-1"))
 
-    assert await make(boot="boot-2").left_over() == "boot-1"
+    assert await make(boot="boot-2").cordon.left_over() == "boot-1"
+    assert await make(boot="boot-2").telling.left_over() == "boot-1"
 
 
 async def test_what_only_tells_is_known_by_its_condition_after_a_new_boot(
@@ -427,10 +436,11 @@ async def test_what_only_tells_is_known_by_its_condition_after_a_new_boot(
     await close(make(boot="boot-1", report_only=True))
     later = make(boot="boot-2", report_only=True)
 
-    assert await later.left_over() == "boot-1"
+    assert await later.cordon.left_over() is None
+    assert await later.telling.left_over() == "boot-1"
     assert await later.reopen(ORDER, reason="the node has booted again") is None
     assert cluster.conditions()["EvacLeaving"] == "False"
-    assert await later.left_over() is None
+    assert await later.telling.left_over() is None
 
 
 async def test_a_condition_without_a_cordon_is_known_after_a_new_boot(
@@ -443,7 +453,8 @@ async def test_a_condition_without_a_cordon_is_known_after_a_new_boot(
     assert wrong.startswith("cordon: HTTP 403")
     assert ANNOTATION not in cluster.node["metadata"].get("annotations", {})
 
-    assert await make(boot="boot-2").left_over() == "boot-1"
+    assert await make(boot="boot-2").cordon.left_over() is None
+    assert await make(boot="boot-2").telling.left_over() == "boot-1"
 
 
 async def test_what_only_tells_undoes_what_it_closed_before(cluster: Cluster, make: Make) -> None:
@@ -462,7 +473,7 @@ async def test_an_amendment_is_no_transition(cluster: Cluster, make: Make) -> No
         node["status"]["conditions"][1]["lastTransitionTime"] = "2026-01-01T00:00:00Z"
 
     await cluster.edit(old)
-    await cordon.amended(replace(ORDER, amendments=1), seconds_left=5.0)
+    await cordon.telling.amended(replace(ORDER, amendments=1), seconds_left=5.0)
     assert cluster.node["status"]["conditions"][1]["lastTransitionTime"] == "2026-01-01T00:00:00Z"
 
 
@@ -474,7 +485,7 @@ async def test_it_is_looked_for_until_the_server_answers(
     cluster.kube.faults = [Fault("GET", status=status, times=8)]
 
     with capture_logs() as logs:
-        later = make(boot="boot-2", timeout_seconds=0.2, look_again_seconds=0.01)
+        later = make(boot="boot-2", timeout_seconds=0.2, look_again_seconds=0.01).cordon
         assert await later.left_over() == "boot-1"
     assert [each["event"] for each in logs].count("cordon.unknown") == 1
 
@@ -500,9 +511,9 @@ async def test_a_name_service_that_is_gone_is_not_missed(cluster: Cluster) -> No
 
     async with aiohttp.ClientSession(connector=connector) as session:
         cordon = KubernetesCordon(
-            Client(session, access), SystemClock(), node=NODE, boot="b", timeout_seconds=20.0
+            Client(session, access), node=NODE, boot="b", timeout_seconds=20.0
         )
-        assert await close(cordon) is None
+        assert await cordon.close(ORDER, seconds_left=29.8) is None
 
 
 async def test_a_proxy_of_the_environment_is_never_asked(cluster: Cluster) -> None:

@@ -366,6 +366,24 @@ async def test_a_watch_that_says_something_else_degrades_and_lists_go_on(
         assert set(hearing.told) == {Quiet("node")}
 
 
+async def test_a_watch_that_is_taken_and_never_answered_leaves_no_mark_unseen(
+    source: NodeSource, cluster: ApiServer
+) -> None:
+    """A watch may be silent for minutes, but its beginning is answered at once."""
+
+    async def never(_: web.Request) -> web.StreamResponse | None:
+        await asyncio.Event().wait()
+        return None
+
+    cluster.watch_fault = never
+    async with watching(source) as hearing:
+        await cluster.until(watches=1)
+        await cluster.change("gpu-7", label)
+        await hearing.until(Noticed)
+
+        assert "no watch (no answer in time)" in source.degraded
+
+
 async def test_a_node_that_is_not_there_is_unknown_and_clears_nothing(
     source: NodeSource, cluster: ApiServer
 ) -> None:
