@@ -17,6 +17,7 @@ from evacd.errors import StateError
 from evacd.facts import Notice, Order, Unit
 from evacd.workloads import agreement
 from evacd.workloads.aboard import Aboard
+from evacd.workloads.answers import Answers
 from evacd.workloads.closing import Closing
 from evacd.workloads.desk import Desk
 from evacd.workloads.happenings import Happening
@@ -116,11 +117,12 @@ class Board:
                 seconds=self._settings.orphan_seconds,
                 happened=self._happened,
             )
+            answers = Answers(self._status, self._clock)
             desk = Desk(
                 self._settings,
                 clock=self._clock,
                 happened=self._happened,
-                status=self._status,
+                answers=answers,
                 admin=self._admin,
                 prepare=self._prepare,
                 save=self._save,
@@ -129,7 +131,7 @@ class Board:
                 staging=self._staging,
                 turns=self._turns,
                 returns=returns,
-                lending=Lending(self._roster, self._staging, clock=self._clock),
+                lending=Lending(self._roster, self._staging, answers, clock=self._clock),
             )
             doors.callback(desk.close)
             backs = await returns.from_before()

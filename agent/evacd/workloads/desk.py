@@ -4,9 +4,8 @@ What happens is told to the board's owner, who logs it; here is logged only what
 """
 
 import asyncio
-import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 import structlog
@@ -34,18 +33,17 @@ from evac.wire import (
     Reserve,
     Save,
     Staged,
-    Status,
     Welcome,
 )
 from evacd.clock import Clock
 from evacd.workloads.aboard import Aboard
 from evacd.workloads.agreement import expire
+from evacd.workloads.answers import Answers
 from evacd.workloads.deaths import Deaths
 from evacd.workloads.guard import start
 from evacd.workloads.happenings import Denied, Died, Dropped, Happening, Joined, Left
 from evacd.workloads.job import Process, Workload
 from evacd.workloads.lending import Lending
-from evacd.workloads.memory import sealed_bytes
 from evacd.workloads.outside import Outside, SaveOwn, Written
 from evacd.workloads.peer import PeerGone, identify
 from evacd.workloads.places import Places, Prepare
@@ -69,7 +67,7 @@ class Desk:
         *,
         clock: Clock,
         happened: Callable[[Happening], None],
-        status: Callable[[], Mapping[str, object]],
+        answers: Answers,
         admin: Callable[[Drain | Cancel | Drill], Message],
         prepare: Prepare | None,
         save: SaveOwn | None,
@@ -84,7 +82,7 @@ class Desk:
         self._settings = settings
         self._clock = clock
         self._happened = happened
-        self._status = status
+        self._answers = answers
         self._admin = admin
         self._roster = roster
         self._staging = staging
@@ -121,6 +119,7 @@ class Desk:
         shortest = min(self._settings.hello_seconds, self._settings.orphan_seconds)
         pause = min(1.0, max(0.01, shortest / 4))
         async with self._tasks:
+            start(self._tasks, self._answers.run())
             for back in backs:
                 self._expect(back)
             ready.set()
@@ -165,6 +164,7 @@ class Desk:
             silent = session.stage is Stage.SILENT
             if silent and now - session.opened >= self._settings.hello_seconds:
                 session.link.drop(f"no hello within {self._settings.hello_seconds:g} s")
+        self._answers.sweep()
         self._returns.sweep(now)
         if now - self._began >= self._settings.orphan_seconds:
             unseen, self._unseen = self._unseen, {}
@@ -180,6 +180,7 @@ class Desk:
         """Close every connection and forget every process."""
         for session in [*self.aboard.sessions(), *self._strangers]:
             session.link.hang_up("the daemon stops")
+        self._answers.close()
         self._deaths.close()
 
     # --- what sessions say --------------------------------------------------------------
@@ -199,7 +200,7 @@ class Desk:
                 session.link.pause()
                 start(self._tasks, self._prepare(session, message, re), session)
             case AskStatus():
-                self._tell_status(session, re)
+                self._answers.ask(session, re)
             case Save():
                 self._answer(session, self._outside.save(session.peer, message), re)
             case Pin():
@@ -377,15 +378,3 @@ class Desk:
         if session is not None:
             session.link.hang_up("its process has died")
         self._happened(Died(workload.unit, workload.rank, workload.process.pid))
-
-    def _tell_status(self, session: Session, re: int | None) -> None:
-        document = json.dumps(self._status(), default=str).encode()
-        try:
-            fd = sealed_bytes(document)
-        except OSError as error:
-            session.refuse(f"no memory for an answer: {error.strerror}", re)
-            return
-        try:
-            session.reply(Status(len(document)), re, fd)
-        finally:
-            os.close(fd)

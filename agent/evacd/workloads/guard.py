@@ -18,10 +18,16 @@ def start(
 
     An exception in a TaskGroup cancels all that is in it, and here that is everybody on board.
     """
-    tasks.create_task(_guarded(work, session))
+    guard = guarded(work, session)
+    try:
+        tasks.create_task(guard)
+    except RuntimeError:  # nothing new begins among those that are being ended, nor has to
+        guard.close()
+        work.close()
 
 
-async def _guarded(work: Coroutine[Any, Any, object], session: Session | None) -> None:
+async def guarded(work: Coroutine[Any, Any, object], session: Session | None) -> None:
+    """The same, for whoever waits for it."""
     try:
         await work
     except Exception as error:

@@ -17,10 +17,11 @@ from evac.generation import Generation
 from evac.wire import Adopted, Lent
 from evacd.allowance import Complaints
 from evacd.clock import Clock
+from evacd.workloads.answers import Answers
 from evacd.workloads.checksums import Sums
 from evacd.workloads.guard import start
 from evacd.workloads.job import Slot, Workload
-from evacd.workloads.memory import read_only, sealed_bytes
+from evacd.workloads.memory import read_only
 from evacd.workloads.policy import Refusal
 from evacd.workloads.roster import Roster
 from evacd.workloads.session import Session
@@ -37,9 +38,10 @@ _MOST_LENT = 2048
 class Lending:
     """Who has borrowed what."""
 
-    def __init__(self, roster: Roster, staging: Staging, *, clock: Clock) -> None:
+    def __init__(self, roster: Roster, staging: Staging, answers: Answers, *, clock: Clock) -> None:
         self._roster = roster
         self._staging = staging
+        self._answers = answers
         self._clock = clock
         self._lines = Complaints(burst=16, every=60.0)
         self._lent: dict[Session, dict[int, Slot]] = {}
@@ -128,11 +130,12 @@ class Lending:
                     os.close(fd)
             await _summed(loans)
             document = json.dumps({"slots": [one.shown() for one in loans]}).encode()
-            fd = sealed_bytes(document)
+            await self._answers.room(session)
+            answer = self._answers.put(session, document)
             try:
-                session.reply(Adopted(len(loans), len(document)), re, fd)
+                session.reply(Adopted(len(loans), len(document)), re, answer.fd)
             finally:
-                os.close(fd)
+                answer.sent()
         except OSError as error:
             for loan in loans:
                 self.release(session, loan.number)

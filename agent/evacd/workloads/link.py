@@ -12,8 +12,11 @@ packets of a dead process, though they come after an ECONNRESET where it left an
 import array
 import asyncio
 import contextlib
+import fcntl
 import os
 import socket
+import struct
+import termios
 from collections import deque
 from typing import Protocol
 
@@ -24,6 +27,7 @@ from evacd.workloads.closing import ROOM, Closing, fds_of
 OUTBOX = 256
 # Of those, how many may carry an fd: 16 slots, and answers to a few questions.
 _OUTBOX_FDS = 32
+_INT = struct.Struct("i")
 # Packets taken from one peer before the others have their turn.
 _TURN = 16
 
@@ -67,6 +71,15 @@ class Link:
     def hears(self) -> bool:
         """Whether the peer can still be told anything."""
         return not (self.closed or self._deaf)
+
+    @property
+    def unread(self) -> bool:
+        """Whether there is anything that the peer was sent and has not taken."""
+        if not self.hears:
+            return False
+        # unix(7): what was sent counts until it is received.
+        left = fcntl.ioctl(self.sock, termios.TIOCOUTQ, bytes(_INT.size))
+        return bool(self._outbox or _INT.unpack(left)[0])
 
     @property
     def paused(self) -> bool:

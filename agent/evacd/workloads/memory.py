@@ -31,6 +31,14 @@ _HUGE = 2 * 1024 * 1024
 # A CDLL call releases the GIL; mmap.madvise holds it, for a second per GiB.
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = (
+    ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long,
+)  # fmt: skip
+_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_FAILED = ctypes.c_void_p(-1).value
+# madvise(2): as a hole is punched, by which the file's pages go.
+_MADV_REMOVE = 9
 
 
 class Stopped(Exception):
@@ -167,19 +175,46 @@ def available() -> int:
     return 0
 
 
-def sealed_bytes(data: bytes) -> int:
-    """A read-only memfd with *data*, for an answer that may outgrow a packet."""
-    fd = os.memfd_create("evac-answer", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    try:
-        os.ftruncate(fd, len(data))
-        written = 0
-        while written < len(data):
-            written += os.pwrite(fd, data[written:], written)
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS | fcntl.F_SEAL_WRITE)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
+class Answer:
+    """Bytes for a peer to read, in a sealed memfd whose memory is ours to give back.
+
+    Attributes:
+        fd: Read-only; to be sent, and then closed by `sent`.
+
+    Raises:
+        OSError: The system has no memory or no fd for it.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self.nbytes = max(len(data), 1)
+        own = os.memfd_create("evac-answer", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.fchmod(own, 0o600)
+            os.ftruncate(own, len(data))
+            written = 0
+            while written < len(data):
+                written += os.pwrite(own, data[written:], written)
+            # Not against writing, which would forbid to give it back; a peer can only read it.
+            fcntl.fcntl(own, fcntl.F_ADD_SEALS, SEALS)
+            self.fd = read_only(own)
+            # Not Python's own, which keeps an fd for each.
+            protection = mmap.PROT_READ | mmap.PROT_WRITE
+            self._at = _libc.mmap(None, self.nbytes, protection, mmap.MAP_SHARED, own, 0)
+            if self._at == _FAILED:
+                os.close(self.fd)
+                number = ctypes.get_errno()
+                raise OSError(number, os.strerror(number))
+        finally:
+            os.close(own)
+
+    def sent(self) -> None:
+        """Its fd is needed no more."""
+        os.close(self.fd)
+
+    def give_back(self) -> None:
+        """Its memory is the system's again; who still has an fd reads zeros."""
+        _libc.madvise(self._at, self.nbytes, _MADV_REMOVE)
+        _libc.munmap(self._at, self.nbytes)
 
 
 def warm(

@@ -48,3 +48,30 @@ async def test_a_mistake_costs_its_peer_and_ends_nothing_else() -> None:
     assert isinstance(last, Refuse)
     assert "KeyError" in last.reason
     theirs.close()
+
+
+async def test_what_begins_while_all_ends_is_not_begun_and_harms_nobody() -> None:
+    begun: list[str] = []
+
+    async def work() -> None:
+        begun.append("in vain")
+
+    async def late(tasks: asyncio.TaskGroup) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            start(tasks, work())
+
+    async def body() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(late(tasks))
+            await asyncio.Event().wait()
+
+    async with asyncio.TaskGroup() as outer:
+        running = outer.create_task(body())
+        for _ in range(3):
+            await asyncio.sleep(0)
+        running.cancel()
+
+    assert running.cancelled()
+    assert not begun

@@ -11,7 +11,7 @@ from crc32c import crc32c
 
 from evac.segment import PAGE
 from evacd.workloads.checksums import Summer, Sums
-from evacd.workloads.memory import Region, Stopped, available, build, sealed_bytes
+from evacd.workloads.memory import Answer, Region, Stopped, available, build
 from tests.agent.busy import no_thread_left
 
 MIB = 1024 * 1024
@@ -85,15 +85,20 @@ def test_the_last_user_closes_and_a_forgotten_view_stays_readable() -> None:
 
 
 def test_an_answer_cannot_be_changed_by_who_gets_it() -> None:
-    fd = sealed_bytes(b"answer")
+    answer = Answer(b"answer")
+    fd = answer.fd
     try:
         assert os.pread(fd, 100, 0) == b"answer"
-        with pytest.raises(PermissionError):
+        with pytest.raises(OSError, match="Bad file descriptor"):
             os.pwrite(fd, b"x", 0)
         with pytest.raises(PermissionError):
             mmap.mmap(fd, 6)
+        answer.give_back()
+        # Whoever keeps it keeps no memory, and meets no SIGBUS.
+        assert os.pread(fd, 100, 0) == bytes(6)
+        assert os.fstat(fd).st_blocks == 0
     finally:
-        os.close(fd)
+        answer.sent()
 
 
 @pytest.fixture
