@@ -141,8 +141,9 @@ class Candidate:
         kind: How much of the generation that is.
         held_nbytes: What survivors hold of it, beside `nbytes`: it goes after everybody's own
             bytes, or not at all.
-        begun: The lane on which part of it has moved already, and what is left there; None
-            where none has.
+        begun: The lane on which it is moving, and what is left there; None where it is not.
+        there: Lanes in whose stores part of it lies already, from a try that has ended, and how
+            many bytes: these do not move again.
     """
 
     generation: Generation
@@ -150,10 +151,14 @@ class Candidate:
     kind: Kind = "full"
     held_nbytes: int = 0
     begun: tuple[str, int] | None = None
+    there: tuple[tuple[str, int], ...] = ()
 
     def left_on(self, lane: str) -> int:
         """Bytes that *lane* would have to carry."""
-        return self.begun[1] if self.begun is not None and self.begun[0] == lane else self.nbytes
+        if self.begun is not None and self.begun[0] == lane:
+            return self.begun[1]
+        there = max((nbytes for other, nbytes in self.there if other == lane), default=0)
+        return max(self.nbytes - there, 0)
 
 
 @dataclass(frozen=True)

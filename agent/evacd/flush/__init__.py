@@ -107,7 +107,6 @@ class Flush(Planning):
         if self.order is None or self.order.id != order.id:
             self._story.begin()
             self._tries.forget()
-            self._there.clear()
             self._stopped.clear()
             now = self._clock.monotonic()
             self._own = {unit: own for unit, own in self._own.items() if own > now}
@@ -281,11 +280,7 @@ class Flush(Planning):
         if saved is None or step.generation is None:
             return
         self.rates[step.lane] = running.ended()
-        what = (step.unit, step.generation, step.kind)
-        self._there.pop(what, None)
         if isinstance(saved, Unsaved):
-            if saved.there:
-                self._there[what] = step.lane, saved.there
             if saved.for_good and not saved.fenced:
                 self._tries.give_up(as_large(self._on_board.units(), step))
             elif not saved.for_good:

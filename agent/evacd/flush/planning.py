@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from evacd.clock import Clock
 from evacd.facts import Order, Outcome, Plan, Try, Unit
-from evacd.flush.running import Running, What, routed
+from evacd.flush.running import Running, routed
 from evacd.flush.seams import OnBoard
 from evacd.flush.story import Story
 from evacd.flush.tries import Tries
@@ -49,8 +49,6 @@ class Planning:
         # Of orphans that have one: a workload that leaves has not the node's time.
         self._own: dict[str, float] = {}
         self._tries = Tries()
-        # What tries that failed have left in a store: the lane, and how many bytes.
-        self._there: dict[What, tuple[str, int]] = {}
         self._running: dict[str, Running] = {}
 
     @property
@@ -133,8 +131,8 @@ class Planning:
         )
 
     def routed(self, unit: Unit) -> Unit:
-        """*unit* with its lanes in the order in which it takes them, with what moves of it and what was left behind."""
-        return routed(unit, self.rates, self._running.values(), self._there)
+        """*unit* with its lanes in the order in which it takes them, and with what moves of it."""
+        return routed(unit, self.rates, self._running.values())
 
     def rates_now(self, now: float) -> dict[str, float]:
         """What each lane does, by what moves there where something does."""

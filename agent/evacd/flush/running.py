@@ -5,15 +5,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from threading import Lock
-from typing import TypeAlias
 
-from evac.generation import Generation
-from evacd.facts import Candidate, Kind, Step, Unit
+from evacd.facts import Candidate, Step, Unit
 from evacd.plan.again import Underway
 from evacd.plan.rate import SLOWEST, Rate
-
-# Of which unit, and what of it.
-What: TypeAlias = tuple[str, Generation, Kind]
 
 # Seconds that are looked back over: a link is judged by what it does, not by what it did.
 BACK_SECONDS = 5.0
@@ -156,30 +151,11 @@ class Running:
         return Underway(self.step, self._moved, self.ends(now))
 
 
-def routed(
-    unit: Unit,
-    rates: Mapping[str, Rate],
-    running: Iterable[Running],
-    there: Mapping[What, tuple[str, int]],
-) -> Unit:
-    """*unit* as it may go: what never took a byte comes behind, and what moves is only its rest.
-
-    Args:
-        there: Bytes of candidates that lie in the store of a lane already; they need not go there again.
-    """
-    if there:
-        unit = replace(unit, candidates=tuple(_less(unit.name, c, there) for c in unit.candidates))
+def routed(unit: Unit, rates: Mapping[str, Rate], running: Iterable[Running]) -> Unit:
+    """*unit* as it may go: what never took a byte comes behind, and what moves is only its rest."""
     for one in running:
         if one.step.unit == unit.name:
             unit = replace(unit, candidates=one.of(unit.candidates))
     known = [lane for lane in unit.lanes if lane in rates]
     lanes = tuple(sorted(known, key=lambda lane: not rates[lane].measured))
     return unit if lanes == unit.lanes else replace(unit, lanes=lanes)
-
-
-def _less(unit: str, one: Candidate, there: Mapping[What, tuple[str, int]]) -> Candidate:
-    known = there.get((unit, one.generation, one.kind))
-    if known is None or one.begun is not None:
-        return one
-    lane, nbytes = known
-    return replace(one, begun=(lane, max(one.nbytes - nbytes, 0)))

@@ -3,15 +3,17 @@
 All ranks of the job on this node or none; `evac.commit.put_shares` knows in which order.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
-from evac.commit import Share, Written, put_shares
+from evac.commit import Share, put_shares
 from evac.errors import ConfigError, EvacError, GenerationError, StoreRejected
-from evac.manifest import COPY, FULL, Manifest
+from evac.generation import WEIGHTS
+from evac.manifest import COPY, Manifest
 from evac.store import Owner, Store
 from evacd.facts import Kind
+from evacd.flush.there import There
 from evacd.flush.thinning import Place as Place
 from evacd.flush.thinning import Thinning
 from evacd.workloads import Part
@@ -41,13 +43,11 @@ class Unsaved:
         reason: What it said.
         for_good: It refused in a way that another try does not help.
         fenced: It refused this very generation, however large it is: another one may pass.
-        there: Bytes of it that lie there all the same: another try does not send them again.
     """
 
     reason: str
     for_good: bool
     fenced: bool = False
-    there: int = 0
 
 
 def broken(error: BaseException) -> str:
@@ -68,7 +68,7 @@ class Saver:
         *,
         node: str,
         thinning: Thinning | None = None,
-        written: Written | None = None,
+        there: There | None = None,
     ) -> None:
         """Open nothing yet.
 
@@ -76,16 +76,17 @@ class Saver:
             open_store: Gives the store behind a URL, whose files will be the owner's.
             node: Name that goes into the manifests.
             thinning: That of all who save on this node.
-            written: The same.
+            there: The same.
         """
         self._open_store = open_store
         self._node = node
         self._thinning = thinning or Thinning()
-        self._written = written or Written()
+        # What lies in which store of what all of them have written, be it in part.
+        self.there = there or There()
 
     def through(self, open_store: Callable[[str, Owner], Store]) -> "Saver":
         """One that opens stores otherwise, and knows with this one what both do."""
-        return Saver(open_store, node=self._node, thinning=self._thinning, written=self._written)
+        return Saver(open_store, node=self._node, thinning=self._thinning, there=self.there)
 
     async def save(
         self,
@@ -100,27 +101,24 @@ class Saver:
         if kind == "held":
             return Unsaved("what survivors hold goes with the rest", for_good=True)
         prefix, generation = parts[0].prefix, parts[0].generation
-        files = {
-            f"{prefix}/{generation.directory}/{file.name}": file.nbytes
-            for part in parts
-            for file in part.files
-            if file.kind == kind or (kind == FULL and file.kind != COPY)
-        }
-        shares: list[Share] = []
+        folder = f"{prefix}/{generation.directory}"
+        bodies = _bodies(parts, folder)
         try:
-            shares += [self._share(lane, part, order) for part in parts]
+            shares = [self._share(lane, part, order) for part in parts]
+            self.there.begin(
+                parts[0].unit, generation, lane, url=shares[0].store.url, bodies=bodies
+            )
             with self._thinning.spared(lane, prefix, generation):
                 whole = await put_shares(
-                    prefix, shares, kind=kind, progress=progress, written=self._written
+                    prefix, shares, kind=kind, progress=progress, written=self.there.written
                 )
         except GenerationError as error:
             return Unsaved(str(error), for_good=True, fenced=True)
         except EvacError as error:
             # Whoever opens a store says what is wrong with its settings: that does not pass.
             for_good = isinstance(error, StoreRejected | ConfigError)
-            url = shares[0].store.url if shares else lane
-            return Unsaved(str(error), for_good, there=self._written.nbytes_of(url, files))
-        nbytes = sum(files.values())
+            return Unsaved(str(error), for_good)
+        nbytes = sum(bodies[kind].values())
         first = next((part for part in parts if part.rank == 0), None)
         place = Place(lane, first.prefix, first.owner) if first else None
         return Saved(lane, nbytes, whole, place)
@@ -158,3 +156,12 @@ class Saver:
             weights_metadata=part.weights_metadata,
             sums=part.checksums,
         )
+
+
+def _bodies(parts: Sequence[Part], folder: str) -> Mapping[Kind, Mapping[str, int]]:
+    """What each kind consists of: keys, and how many bytes."""
+    every = [one for part in parts for one in part.files if one.kind != COPY]
+    return {
+        "full": {f"{folder}/{one.name}": one.nbytes for one in every},
+        "weights": {f"{folder}/{one.name}": one.nbytes for one in every if one.kind == WEIGHTS},
+    }

@@ -103,7 +103,9 @@ class Wants:
             if kept.kind != "full" or kept.durable or not is_durable(kept.store):
                 continue
             rest = [
-                replace(one, kind="held", nbytes=one.held_nbytes, held_nbytes=0, begun=None)
+                replace(
+                    one, kind="held", nbytes=one.held_nbytes, held_nbytes=0, begun=None, there=()
+                )
                 for one in unit.candidates
                 if one.kind == "full" and one.held_nbytes and one.generation == kept.generation
             ]

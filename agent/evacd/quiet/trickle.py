@@ -154,13 +154,13 @@ class Trickle:
             due.unit,
             due.generation,
             lane,
-            due.nbytes,
+            self._way.left(due.unit, due.generation, due.nbytes, lane=lane),
             moved=lambda: slow.moved,
             hurry=slow.hurry,
         )
         saver = self._saver(slow.open)
         what = {"unit": due.unit, "generation": asdict(due.generation)}
-        self._told("trickle.started", {**what, "nbytes": due.nbytes, "bytes_per_second": cap})
+        self._told("trickle.started", {**what, "nbytes": moving.nbytes, "bytes_per_second": cap})
         moving.task = tasks.create_task(self._save(moving, saver))
         self._way.began(moving)
         try:

@@ -2,23 +2,33 @@
 
 Stands between the flush and what it works on, and looks like both. What is moving of the very
 generation that the plan chose goes on at full speed and *is* the step: only what is left of it
-is planned. Whatever else moves on that lane is cancelled, and the flush goes ahead while it ends.
+is planned. So is of what any try, be it quiet time's or a drill's, has left in a store. Whatever else moves on that lane is cancelled, and the flush goes ahead while it ends.
 """
 
 from asyncio import CancelledError, Task, wait
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from evac.generation import Generation
 from evacd.facts import Kind, Unit
 from evacd.flush import OnBoard, Saves
 from evacd.flush.save import Saved, Unsaved
+from evacd.flush.there import There
 from evacd.plan.risk import bytes_of
 from evacd.workloads import Part, TurnResult
 
 Progress: TypeAlias = Callable[[int], None]
+
+
+class SavesAndKnows(Saves, Protocol):
+    """What also knows what lies in which store already; `evacd.flush.save.Saver` does."""
+
+    @property
+    def there(self) -> There:
+        """What of which generation."""
+        ...
 
 
 @dataclass(eq=False)
@@ -26,7 +36,7 @@ class Moving:
     """A generation on its way in quiet time.
 
     Attributes:
-        nbytes: Of its bodies.
+        nbytes: Of its bodies, those that were not there when it began.
         moved: How much of it is written so far.
         hurry: Makes it go as fast as the link does, and tell what it writes from then on.
         result: None while it moves, and where it was cancelled.
@@ -75,9 +85,12 @@ class GiveWay:
         saver: The stores, at full speed.
     """
 
-    def __init__(self, on_board: OnBoard, saver: Saves) -> None:
+    def __init__(self, on_board: OnBoard, saver: SavesAndKnows) -> None:
         self._on_board = on_board
         self._saver = saver
+        # What was made last, and of what: nothing changes for seconds on end, and many ask.
+        self._seen: tuple[tuple[Unit, ...], int] = ((), -1)
+        self._less: tuple[Unit, ...] = ()
         self._moving: dict[str, Moving] = {}
         self._others: set[Callable[[], None]] = set()
 
@@ -113,13 +126,21 @@ class GiveWay:
     # --- as the flush sees the workloads -------------------------------------------------
 
     def units(self) -> tuple[Unit, ...]:
-        """See `OnBoard`: of a generation that moves, only what is left is to be written."""
+        """See `OnBoard`: of a generation that moves, or has moved in part, only what is left is to be written."""
+        there, units = self._saver.there, self._on_board.units()
+        if units is not self._seen[0] or there.changes != self._seen[1]:
+            self._seen = units, there.changes
+            self._less = tuple(map(there.less, units))
         if not self._moving:
-            return self._on_board.units()
+            return self._less
         return tuple(
             self._rest_of(unit, self._moving[unit.name]) if unit.name in self._moving else unit
-            for unit in self._on_board.units()
+            for unit in self._less
         )
+
+    def left(self, unit: str, generation: Generation, nbytes: int, *, lane: str) -> int:
+        """Bytes that *lane* would have to carry, of so many that a full generation has."""
+        return max(nbytes - self._saver.there.nbytes(unit, generation, "full", lane), 0)
 
     def hold(self, unit: str, generation: Generation) -> AbstractContextManager[tuple[Part, ...]]:
         """See `OnBoard`."""

@@ -91,16 +91,16 @@ async def _put_shares(
     for share, found in zip(shares, named, strict=True):
         found.update(await left.put(share, WEIGHTS))
     if kind == WEIGHTS:
-        await _count(prefix, shares, named, WEIGHTS)
+        await left.count(shares, named, WEIGHTS)
         return await finish(
             last.store, prefix, generation, last.weights_metadata or None, kind=kind
         )
     async with TaskGroup() as tasks:
         if parted:
-            tasks.create_task(_count(prefix, shares, [dict(found) for found in named], WEIGHTS))
+            tasks.create_task(left.count(shares, [dict(found) for found in named], WEIGHTS))
         for share, found in zip(shares, named, strict=True):
             found.update(await left.put(share, REST))
-    await _count(prefix, shares, named, FULL)
+    await left.count(shares, named, FULL)
     written.forget(last.store.url, f"{prefix}/{generation.directory}")
     whole = await finish(last.store, prefix, generation, last.metadata or None)
     if parted and not whole:
@@ -115,10 +115,12 @@ async def _there(prefix: str, share: Share, written: Written) -> Mapping[str, in
     if not written.any_below(share.store.url, folder):
         return {}
     try:
-        return {entry.key: entry.nbytes for entry in await share.store.list(folder)}
+        there = {entry.key: entry.nbytes for entry in await share.store.list(folder)}
     except StoreError:
         # One of several peers is silent, say; what is sent once more may go to another.
-        return {}
+        there = {}
+    written.only(share.store.url, folder, there)
+    return there
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,16 @@ class _Left:
     written: Written
     progress: Callable[[int], None] | None
     there: Mapping[str, int]
+
+    async def count(
+        self, shares: Sequence[Share], named: Sequence[Mapping[str, File]], kind: str
+    ) -> None:
+        """Write the manifests; from then on nobody sends again what they name."""
+        await _count(self.prefix, shares, named, kind)
+        folder = f"{self.prefix}/{self.generation.directory}"
+        for share, found in zip(shares, named, strict=True):
+            sizes = {f"{folder}/{one.name}": one.nbytes for one in found.values()}
+            self.written.named(share.store.url, sizes)
 
     async def put(self, share: Share, kind: str) -> Mapping[str, File]:
         """Write the files of *kind*; what they are, by name."""

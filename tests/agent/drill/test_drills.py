@@ -15,6 +15,7 @@ from evac.store.local import LocalStore
 from evac.wire import Drill
 from evacd.drill import Drills
 from evacd.facts import Kept
+from evacd.plan.rate import Rate
 from evacd.plan.risk import Risk, risk
 from evacd.report.journal import Journal
 from tests.agent.quiet.memory import CLOCK, MIB, Node
@@ -107,6 +108,20 @@ async def test_what_is_staged_meanwhile_is_left_to_the_next_one(scene: Scene) ->
 
     assert scene.node.flushed == [("a/job", 5)]
     assert [one["unit"] for one in scene.shown()["units"]] == ["a/job"]
+
+
+async def test_what_a_drill_has_left_there_is_predicted_to_take_no_time(scene: Scene) -> None:
+    """Another node's part is missing, so it is not durable; of ours no byte moves again."""
+    scene.node.aboard.world = 2
+    scene.node.aboard.stage("a/job", 5, 16 * MIB)
+    await scene.drilled(flush=True)
+    assert scene.node.aboard.units()[0].durable is None
+    scene.node.flush.rates[scene.node.lane] = Rate(MIB / 100, measured=True)
+
+    shown = await scene.drilled(seconds=20.0)
+
+    assert shown["lost"] == []
+    assert shown["predicted_margin_seconds"] > 19.0
 
 
 async def test_who_would_be_lost_is_named_with_the_reason(scene: Scene) -> None:

@@ -14,6 +14,7 @@ from evac.store import Owner
 from evacd.facts import Candidate, Confidence, Kind, Order, Outcome, Unit
 from evacd.flush import Flush
 from evacd.flush.save import Place, Saved, Unsaved
+from evacd.flush.there import There
 from evacd.workloads import Part, TurnResult
 
 LANE = "file:///store"
@@ -39,9 +40,11 @@ class Aboard:
         self.held: tuple[str, Generation] = ("", Generation(0, 0))
         self.turns: list[tuple[str, float]] = []
         self.turn_takes = 0.5
+        # What way the flush sees a unit.
+        self.seen: Callable[[Unit], Unit] = lambda unit: unit
 
     def units(self) -> tuple[Unit, ...]:
-        return tuple(self.all.values())
+        return tuple(map(self.seen, self.all.values()))
 
     @contextmanager
     def hold(self, unit: str, generation: Generation) -> Iterator[tuple[Part, ...]]:
@@ -88,7 +91,7 @@ class Link:
 
         Args:
             fences: Units and steps of which somebody else has committed other bytes.
-            keeps: The share of its bytes that lies there whole after a reset.
+            keeps: The share of its bytes that lies there, as whole bodies, after a reset.
         """
         self._aboard = aboard
         self.rate = rate
@@ -100,7 +103,8 @@ class Link:
         self.fences = fences
         self.heals = heals
         self.keeps = keeps
-        self._there: dict[tuple[str, Generation], int] = {}
+        self.there = There()
+        aboard.seen = self.there.less
         self.log: list[tuple[float, str, int]] = []
         self.lanes: list[tuple[str, int, Kind, str]] = []
         self.cancelled: list[tuple[str, int, Kind, str]] = []
@@ -122,7 +126,11 @@ class Link:
             nbytes = candidates[0].held_nbytes
         else:
             nbytes = next(c.nbytes for c in candidates if c.kind == kind)
-        moved = nbytes - self._there.pop((unit, generation), 0)
+        kept = int(nbytes * self.keeps)
+        key = f"{unit}/{generation.directory}/kept"
+        bodies: dict[Kind, dict[str, int]] = {kind: {key: kept, f"{key}-not": nbytes - kept}}
+        moved = nbytes - self.there.nbytes(unit, generation, kind, lane)
+        self.there.begin(unit, generation, lane, url=lane, bodies=bodies)
         assert progress is not None
         try:
             for _ in range(100):
@@ -139,9 +147,9 @@ class Link:
         if unit in self.breaks and not healed:
             raise RuntimeError("can't start new thread")
         if unit in self.resets and not healed:
-            there = int(nbytes * self.keeps)
-            self._there[unit, generation] = there
-            return Unsaved("connection reset", for_good=False, there=there)
+            if kept:
+                self.there.written.note(lane, key, kept, ())
+            return Unsaved("connection reset", for_good=False)
         place = Place(lane, unit, Owner(0, 0))
         held = kind == "full" and candidates[0].held_nbytes > 0
         whole = unit not in self.partial and kind != "weights" and not held

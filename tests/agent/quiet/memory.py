@@ -15,6 +15,7 @@ from evacd.clock import SystemClock
 from evacd.facts import Candidate, Confidence, Kind, Order, Unit
 from evacd.flush import Flush
 from evacd.flush.save import Place, Saved, Saver, Unsaved
+from evacd.flush.there import There
 from evacd.quiet import GiveWay, Seen, Trickle
 from evacd.workloads import Part, TurnResult
 from evacd.workloads.checksums import Sums
@@ -183,3 +184,7 @@ class _Watched:
 
     async def thin_out(self, place: Place, *, keep: int) -> str:
         return await self._saver.thin_out(place, keep=keep)
+
+    @property
+    def there(self) -> There:
+        return self._saver.there
