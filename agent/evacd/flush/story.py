@@ -12,6 +12,8 @@ _Gist: TypeAlias = tuple[str, Generation | None, Kind, str, bool]
 
 # Of one unit: more stores and generations that failed say nothing new.
 _MOST_REASONS = 4
+# Of so many of the last ones it is told what became of them where no order runs.
+_REMEMBERED = 256
 
 
 class Story:
@@ -42,9 +44,11 @@ class Story:
         self._reasons.clear()
 
     def forget(self, unit: str) -> None:
-        """It begins anew."""
-        self.outcomes.pop(unit, None)
-        self._reasons.pop(unit, None)
+        """It begins anew; without an order nothing else ends what is told of jobs that have long gone."""
+        longest = list(self.outcomes)[: max(0, len(self.outcomes) - _REMEMBERED)]
+        for one in (unit, *longest):
+            self.outcomes.pop(one, None)
+            self._reasons.pop(one, None)
 
     def plan(self, plan: Plan, order: Order | None, *, own: Collection[str], now: float) -> None:
         """Record a plan that says something new, and who has nothing left to try.

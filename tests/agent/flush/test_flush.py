@@ -8,7 +8,7 @@ import pytest
 from evac.generation import Generation
 from evac.store import Owner
 from evacd.facts import Candidate, Kept, Lost, Unit
-from evacd.flush.save import Place
+from evacd.flush.save import Place, Unsaved
 from tests.agent.flush.simulated import (
     LANE,
     MB,
@@ -242,6 +242,26 @@ async def test_an_orphan_that_is_lost_is_told_although_an_earlier_one_was_kept()
 
     assert [type(outcome) for outcome in told.outcomes] == [Kept, Lost]
     assert flush.outcomes["dead"] == Lost("dead", "connection reset")
+
+
+class Refusing(Link):
+    """It takes nothing, and says so at once."""
+
+    async def save(self, *_: object, **__: object) -> Unsaved:
+        return Unsaved("the disk is full", for_good=True)
+
+
+async def test_of_jobs_that_came_and_went_for_weeks_only_the_last_are_told() -> None:
+    aboard = Aboard()
+    async with flushing(aboard, Refusing(aboard), told := Told()) as flush:
+        for number in range(300):
+            aboard.all = {f"job-{number}": staged(f"job-{number}", 1, 1)}
+            flush.rescue(f"job-{number}")
+            await flush.settled.wait()
+
+    assert len(told.outcomes) == 300
+    assert list(flush.outcomes) == [f"job-{number}" for number in range(300 - 257, 300)]
+    assert flush.failures.keys() == flush.outcomes.keys()
 
 
 async def test_an_orphan_that_the_store_refused_is_tried_again_at_the_next_death() -> None:
