@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -83,6 +84,22 @@ def test_drain_can_be_withdrawn(node: Node) -> None:
     again = evac("drain", "--cancel", "--socket", node.admin)
     assert again.returncode == 1
     assert "no drain" in again.stderr
+
+
+def test_who_stops_watching_a_drain_is_told_that_it_goes_on(node: Node) -> None:
+    node.workload("index", mode="callback", need_seconds=8.0, behave="hang").do("connect")
+    command = [sys.executable, "-m", "evac", "drain", "--seconds", "300"]
+    with subprocess.Popen(
+        [*command, "--socket", str(node.admin)], stderr=subprocess.PIPE, text=True
+    ) as drain:
+        assert drain.stderr is not None
+        assert "running" in drain.stderr.readline()
+        drain.send_signal(signal.SIGINT)
+        said = drain.stderr.read()
+
+    assert drain.returncode == 130
+    assert said == "\nevac: the order goes on; to withdraw it: evac drain --cancel\n"
+    assert node.status()["order"]
 
 
 def test_a_longer_drain_says_that_the_running_deadline_stays(node: Node) -> None:

@@ -3,6 +3,7 @@
 A key is a relative path of plain names joined by "/"; implementations refuse any other.
 """
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -134,9 +135,8 @@ def open_store(url: str, *, owner: Owner | None = None) -> Store:
             from evac.store.peer import PeerStore
             from evac.store.peer_group import PeerGroup
         return PeerGroup.from_url(url) if is_of_peers(url) else PeerStore.from_url(url)
-    raise ConfigError(
-        "store", url, "a URL of a kind that this version knows: file, s3, gs, az or evac"
-    )
+    expected = "a URL of a kind that this version knows: file, s3, gs, az or evac"
+    raise ConfigError("store", url, f"file://{url}" if os.path.isabs(url) else expected)
 
 
 @contextmanager

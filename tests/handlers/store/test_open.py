@@ -6,6 +6,9 @@ import sys
 
 import pytest
 
+from evac.errors import ConfigError
+from evac.store import open_store
+
 SCRIPT = """
 import sys
 for name in sys.argv[2:]:
@@ -58,3 +61,10 @@ print(*sorted({name.partition(".")[0] for name in sys.modules}))
     assert not libraries & set(run(script, "file:///tmp/x").split())
     assert libraries & set(run(script, "s3://bucket").split()) == {"obstore"}
     assert libraries & set(run(script, "gs://bucket").split()) == {"google", "requests"}
+
+
+def test_a_folder_is_told_how_its_url_is_written() -> None:
+    with pytest.raises(ConfigError, match=r"^store: /mnt/ckpt: expected file:///mnt/ckpt$"):
+        open_store("/mnt/ckpt")
+    with pytest.raises(ConfigError, match="file, s3, gs, az or evac"):
+        open_store("ftp://host/folder")

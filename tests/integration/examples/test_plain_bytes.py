@@ -57,6 +57,7 @@ def test_it_comes_back_from_the_store_on_a_new_machine(node: Node, tmp_path: Pat
     assert kept is not None
     assert kept.step == 3
     assert kept.where == f"file://{node.store}"
+    assert repr(kept) == f"Kept(step=3, where='file://{node.store}')"
     expected = sum(np.random.default_rng(step).standard_normal(1000) for step in range(1, 4))
     assert kept.data == np.asarray(expected).tobytes()
 
