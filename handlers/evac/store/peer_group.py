@@ -163,7 +163,7 @@ class PeerGroup:
             if await self._alone_with(key, data):
                 return True
             # Another one is at it as well: whoever comes back first finds nothing, and wins.
-            await asyncio.sleep(random.uniform(0.0, 0.05) * (turn + 1))
+            await asyncio.sleep(random.SystemRandom().uniform(0.0, 0.05) * (turn + 1))
         raise StoreUnavailable(f"{self.url}/{key}", f"others write it, too, {_TURNS} times now")
 
     async def _alone_with(self, key: str, data: bytes) -> bool:

@@ -12,6 +12,9 @@ from evac.store import Entry, Store
 from evac.store.progress import Told
 
 T = TypeVar("T")
+# Not out of the program's own numbers: a training run would be another one after a wait, and its ranks, which are
+# all seeded alike, would wait alike.
+_CHANCE = random.SystemRandom().random
 
 
 class Retry:
@@ -35,7 +38,7 @@ class Retry:
         attempts: int = 5,
         first: float = 0.2,
         longest: float = 5.0,
-        chance: Callable[[], float] = random.random,
+        chance: Callable[[], float] = _CHANCE,
     ) -> None:
         self._store = store
         self._sleep = sleep

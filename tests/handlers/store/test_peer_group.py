@@ -1,6 +1,7 @@
 """Several peers as one store: who is there and does not answer, who is frozen, and which copy counts."""
 
 import asyncio
+import random
 import socket
 import time
 from collections.abc import Callable, Coroutine, Iterator
@@ -212,6 +213,7 @@ async def test_of_two_nodes_that_create_a_key_at_once_one_does() -> None:
     """Though each chooses among the others, and has what the other has put in its own memory."""
     with running() as one, running() as two, running() as three:
         everybody = [named(one), named(two), named(three)]
+        numbers = random.getstate()
         for number in range(12):
             key = f"me/job-{number}/step-1.1/__0.manifest.json"
             writers = [
@@ -228,6 +230,7 @@ async def test_of_two_nodes_that_create_a_key_at_once_one_does() -> None:
             assert {await writer.get(key) for writer in writers} <= {winner, b"one", b"two"}
             assert len({await writer.get(key) for writer in writers}) == 1
             assert not await writers[0].create(key, b"late")
+        assert random.getstate() == numbers, "whoever trains draws from these"
 
 
 async def test_the_copy_that_came_last_counts_and_none_comes_back() -> None:

@@ -1,6 +1,7 @@
 """Stores that wrap a store: each is a store itself, and adds its one thing."""
 
 import asyncio
+import random
 import threading
 from itertools import pairwise
 from pathlib import Path
@@ -64,6 +65,19 @@ async def test_what_may_help_is_tried_again_after_growing_waits() -> None:
 
     assert within.calls == ["create"] * 5
     assert waits.seconds == [1.0, 2.0, 3.0, 3.0]
+
+
+async def test_waits_are_not_drawn_from_the_programs_own_random_numbers() -> None:
+    """It would train with others, and ranks that are seeded alike would come back together."""
+    ranks = []
+    for _ in range(2):
+        random.seed(7)
+        before = random.getstate()
+        waits = Waits()
+        await Retry(MemoryStore([LOST] * 4), sleep=waits).list("")
+        assert random.getstate() == before
+        ranks.append(waits.seconds)
+    assert ranks[0] != ranks[1]
 
 
 async def test_tries_end_with_the_last_error() -> None:
