@@ -137,11 +137,22 @@ class EvacWriter(StorageWriter):
             GenerationError: On all ranks alike where one of them can stage nothing.
         """
         assert self.step is not None
+        try:
+            self._stage(plan, planner, self.step)
+        finally:
+            # What is saved may be a copy of its own, as large as the model.
+            self._plan.let_go()
+        results = [WriteResult(item.index, 0, None) for item in plan.items]
+        done: Future[list[WriteResult]] = Future()
+        done.set_result(results)
+        return done
+
+    def _stage(self, plan: SavePlan, planner: SavePlanner, step: int) -> None:
         self._plan.follow(plan, planner)
         connected = all(self._all.world.gather(self._all.client.connected))
         slot = self._acquire(connected)
         try:
-            header = self._write(slot, self.step)
+            header = self._write(slot, step)
         except BaseException:
             if connected:
                 self._slots.release(slot)
@@ -151,10 +162,6 @@ class EvacWriter(StorageWriter):
         else:
             self._commit(slot, header)
         self._whole = connected
-        results = [WriteResult(item.index, 0, None) for item in plan.items]
-        done: Future[list[WriteResult]] = Future()
-        done.set_result(results)
-        return done
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """All ranks have written; what is not with the daemon must be whole by now.

@@ -60,6 +60,10 @@ class Plan:
             self._metadata, self._weights, self._planned = metadata[0], of, plan.items
             self._world.agree("plan", lambda: self._read(plan, planner))
 
+    def let_go(self) -> None:
+        """It is written: hold nothing of this save."""
+        self.tensors, self.objects = [], []
+
     def _described(self, planner: SavePlanner) -> Metadata | None:
         if self._world.rank != 0:
             return None

@@ -1,7 +1,11 @@
 """evac's writer and reader under DCP's own save and load."""
 
 import contextlib
+import gc
+import weakref
 from collections.abc import Iterator
+from concurrent.futures import Future
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +75,40 @@ def test_what_outgrows_its_room_is_laid_out_anew(writer: EvacWriter) -> None:
     load(found, storage_reader=writer.reader())
     assert equal(found, grown)
     assert torch.equal(found["more"], grown["more"])
+
+
+class Copying:
+    """Stages a copy, which nobody holds but who saves it."""
+
+    should_synchronize_after_execute = False
+
+    def __init__(self) -> None:
+        self.copies: list[weakref.ref[torch.UntypedStorage]] = []
+
+    def stage(self, tree: dict[str, Any]) -> dict[str, Any]:
+        copied = deepcopy(tree)
+        self.copies.append(weakref.ref(copied["model"]["w"].untyped_storage()))
+        return copied
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_nothing_of_a_save_is_held_once_it_has_ended(fails: bool, store: str) -> None:
+    tree, staging = {"model": {"w": torch.ones(600)}}, Copying()
+    with EvacWriter("run", store=None if fails else store) as writer:
+        for step in (1, 2):
+            saving = async_save(
+                tree,
+                checkpoint_id=f"step-{step}",
+                storage_writer=writer,
+                async_stager=staging,  # type: ignore[arg-type] # as its Protocol has it
+            )
+            assert isinstance(saving, Future)
+            assert isinstance(saving.exception(), CheckpointException) == fails
+            del saving
+            gc.collect()
+            assert [one() for one in staging.copies] == [None] * step
 
 
 def test_a_generation_found_damaged_is_passed_over_by_the_next_load(
