@@ -215,6 +215,22 @@ def test_nothing_else_is_given(as_evacd: As, what: tuple[str, ...]) -> None:
     assert "is forbidden" in as_evacd(*what, fails=True)
 
 
+def noted(cluster: Cluster) -> list[str]:
+    """The commands of helm's notes, without kubectl's name."""
+    lines = cluster.helm("get", "notes", "evac", "--namespace", "evac").splitlines()
+    return [
+        line.strip().removeprefix("kubectl ") for line in lines if line.startswith("  kubectl ")
+    ]
+
+
+def test_the_commands_of_the_notes_are_ones_that_kubectl_takes(installed: Cluster) -> None:
+    commands = noted(installed)
+
+    assert [each.split()[2] for each in commands] == ["get", "exec", "exec"]
+    # In the tests' cluster no pod runs, into which one could go.
+    assert "evac" in installed.kubectl(*commands[0].split())
+
+
 def test_the_plain_manifest_is_applied(installed: Cluster) -> None:
     said = installed.kubectl("apply", "-f", str(CHART.parents[1] / "evac.yaml"))
     assert "daemonset.apps/evac" in said
@@ -227,6 +243,10 @@ def test_an_upgrade_and_an_uninstall_leave_nothing(cluster: Cluster, installed: 
     )  # fmt: skip
     text = json.dumps(installed.get("daemonset", "evac", "-n", "evac"))
     assert "s3://bucket/other" in text
+    # An upgrade reaches no pod that runs, and says so.
+    *_, old = noted(installed)
+    assert "controller-revision-hash" in old
+    installed.kubectl(*old.split())
 
     installed.helm("uninstall", "evac", "--namespace", "evac")
     left = "daemonset,serviceaccount,configmap,clusterrole,validatingadmissionpolicy"

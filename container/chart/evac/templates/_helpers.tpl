@@ -18,6 +18,13 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- end -}}
 {{- end -}}
 
+{{/* Labels, annotations and selectors, whose values are strings: --set makes true and 1 of what looks like them. */}}
+{{- define "evac.strings" -}}
+{{- range $key, $value := . }}
+{{ $key | quote }}: {{ $value | toString | quote }}
+{{- end -}}
+{{- end -}}
+
 {{/* Slots, other nodes' bytes, what the kernel keeps of each GiB of them (5 MiB), and evacd itself: all is charged to the pod. */}}
 {{- define "evac.memoryMiB" -}}
 {{- with .Values.memory -}}
