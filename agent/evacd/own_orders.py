@@ -10,9 +10,9 @@ again goes on with it. The job's processes may take a while to come back with th
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
@@ -21,6 +21,7 @@ from evacd.allowance import Allowance
 from evacd.clock import Clock
 from evacd.facts import Kept, Lost, Notice, Order, Outcome, Unit
 from evacd.own_before import REMEMBERED, Before, Over, Unclosed
+from evacd.own_seams import Moves, OnBoard, Turns
 from evacd.report.journal import Journal
 from evacd.workloads import Left, TurnResult
 
@@ -32,56 +33,9 @@ COME_BACK_SECONDS = 60.0
 _HAND_BACK_SECONDS = 2.0
 _LOOK_SECONDS = 0.05
 
-# Incidents that one user may open: so many at once, and one more every minute. The journal keeps
-# 500, and whoever filled it would push out the node's own.
+# Incidents that one user may open, or amend: so many at once, and one more every minute. A journal that
+# anybody could fill would fill the disk.
 BURST, EVERY_SECONDS = 32, 60.0
-
-
-class Moves(Protocol):
-    """What carries them out; `evacd.flush.Flush` does."""
-
-    order: Order | None
-    outcomes: dict[str, Outcome]
-    settled: asyncio.Event
-
-    @property
-    def running(self) -> Collection[object]:
-        """What moves now."""
-        ...
-
-    def rescue(self, unit: str, *, deadline: float | None = None) -> None:
-        """Save one unit, by *deadline*; `ended` and `idle` are told what becomes of it."""
-        ...
-
-
-class OnBoard(Protocol):
-    """Who knows the jobs of this node; `evacd.workloads.Board` does."""
-
-    def units(self) -> tuple[Unit, ...]:
-        """Who is on board."""
-        ...
-
-    def returning(self, unit: str) -> bool:
-        """Whether processes of before may still come back with what a unit lacks to be whole."""
-        ...
-
-    def callers(self, unit: str) -> int:
-        """How many callback workloads of a unit are on board."""
-        ...
-
-    def hurry(self, order: Order, unit: str | None = None) -> None:
-        """Whoever has a turn under *order*, of *unit* alone, has no more time than it leaves."""
-        ...
-
-
-class Turns(Protocol):
-    """Who has callback workloads; `evacd.workloads.Board` does."""
-
-    async def turn(
-        self, unit: str, *, seconds: float, order: str, patience: float | None = None
-    ) -> TurnResult:
-        """Let every callback workload of *unit* flush itself."""
-        ...
 
 
 @dataclass
@@ -170,14 +124,13 @@ class OwnOrders:
         now = self._clock.monotonic()
         before = self._asked.get(unit)
         if before is not None and not before.settled:
-            return self._sooner(before, unit, now + seconds)
+            return self._sooner(before, unit, now + seconds, uid)
         found = self._unit(unit)
         if found is None and not self._aboard.returning(unit):
             return f"nobody of {unit} is on board"
         if self._moves.order is None and not self._allowance.take(uid, now=now):
-            return f"uid {uid} has asked too often: {BURST} at once, one more each minute"
-        calls = found is not None and found.turn_seconds is not None and self._moves.order is None
-        callers = self._aboard.callers(unit) if calls else 0
+            return _too_often(uid)
+        callers = self._callers(unit) if self._moves.order is None else 0
         one = self._begin(unit, now + seconds, now, callers)
         self._go(one, unit)
         return one.order
@@ -211,7 +164,9 @@ class OwnOrders:
     def left(self, one: Left) -> None:
         """A workload is finished: where it is a callback workload, nobody waits for its return any more."""
         asked = self._asked.get(one.unit)
-        if one.calls and asked is not None and asked.callers and not asked.settled:
+        if not one.calls or asked is None or asked.settled or one.rank in asked.gone:
+            return
+        if asked.expected > 0:  # whoever comes and leaves for ever fills no journal
             asked.gone |= {one.rank}
             self._record(asked, "workload.left", {"unit": one.unit, "rank": one.rank})
 
@@ -282,8 +237,10 @@ class OwnOrders:
         self._record(one, "order.given", facts)
         return one
 
-    def _sooner(self, one: _Asked, unit: str, deadline: float) -> Order:
+    def _sooner(self, one: _Asked, unit: str, deadline: float, uid: int) -> Order | str:
         if deadline < one.order.deadline:
+            if one.incident and not self._allowance.take(uid, now=self._clock.monotonic()):
+                return _too_often(uid)
             amendments = one.order.amendments + 1
             one.order = replace(one.order, deadline=deadline, amendments=amendments)
             self._record(one, "order.amended", own_before.amended(one.order))
@@ -342,7 +299,11 @@ class OwnOrders:
             if not one.flushed or one.since is not None:
                 continue
             found = one.outcome or self._moves.outcomes.get(unit)
-            if isinstance(found, Kept):
+            if found is None and self._moves.order is None and (callers := self._callers(unit)):
+                # The node's order, of which it was a part, was taken back; its own wish was not.
+                one.callers = callers
+                self._go(one, unit)
+            elif isinstance(found, Kept):
                 self._settle(one, unit, found)
             else:
                 self._lose(one, unit, found.reason if found is not None else self._emptiness(unit))
@@ -386,6 +347,12 @@ class OwnOrders:
     def _unit(self, name: str) -> Unit | None:
         return next((one for one in self._aboard.units() if one.name == name), None)
 
+    def _callers(self, unit: str) -> int:
+        """How many callback workloads decide; 0 where it is for the flush to."""
+        found = self._unit(unit)
+        calls = found is not None and found.turn_seconds is not None
+        return self._aboard.callers(unit) if calls else 0
+
     def _emptiness(self, unit: str) -> str:
         found = self._unit(unit)
         return found.empty_because if found is not None else "nobody of it is on board any more"
@@ -397,3 +364,7 @@ class OwnOrders:
             del self._asked[name]
         self._asked.pop(unit, None)
         self._asked[unit] = one
+
+
+def _too_often(uid: int) -> str:
+    return f"uid {uid} has asked too often: {BURST} at once, one more each minute"

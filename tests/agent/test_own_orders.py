@@ -208,3 +208,44 @@ async def test_what_is_given_up_is_counted_and_what_has_an_end_is_closed_with_it
     assert scene.units_of("kept") == []
     (kept,) = incident.load(scene.path, id="kept")
     assert [(event.name, event.data) for event in kept.events] == [("report.written", told)]
+
+
+async def test_what_was_asked_for_under_the_nodes_order_outlives_its_end(scene: Scene) -> None:
+    scene.flush.order = Order(
+        "node", scene.clock.now + HOUR, Confidence.CERTAIN, "operator", "drain", given=scene.clock.now
+    )  # fmt: skip
+    scene.aboard.back = 2
+    assert isinstance(scene.own.ask(UNIT, 900.0, uid=1), Order)
+    assert scene.flush.rescued == [UNIT]
+    assert not scene.aboard.turns
+
+    # The drain is cancelled before this job had its turn; it goes all the same.
+    scene.flush.order = None
+    scene.own.idle()
+    scene.own.idle()
+    await scene.done()
+
+    assert scene.aboard.turns == ["node"]
+    assert (scene.shown()["state"], scene.shown()["nbytes"]) == ("kept", 14)
+
+
+@pytest.mark.parametrize("how", ["less time", "comes and leaves"])
+async def test_nobody_fills_the_journal_with_one_order(scene: Scene, how: str) -> None:
+    scene.aboard.back = 3
+    first = scene.own.ask(UNIT, 1e9, uid=1)
+    assert isinstance(first, Order)
+    answers: list[Order | str] = []
+    for number in range(1, 500):
+        if how == "less time":
+            answers.append(scene.own.ask(UNIT, 1e9 - number, uid=1))
+        else:
+            scene.own.left(Left(UNIT, number % 100, calls=True))
+    if how == "less time":
+        assert "has asked too often" in str(answers[-1])
+        # Whoever else asks for less is none of them.
+        assert isinstance(scene.own.ask(UNIT, 9.0, uid=2), Order)
+        assert scene.shown()["seconds_left"] == 9.0
+    await scene.done()
+
+    (one,) = incident.load(scene.path, id=first.id)
+    assert len(one.events) < 50
