@@ -245,6 +245,8 @@ def _report(args: argparse.Namespace) -> int:
     journal = args.journal or incident.place(os.environ, status)
     incidents = incident.load(journal, last=args.last, id=args.id)
     if not incidents:
+        if args.json:
+            print("[]")
         which = f"of order {args.id} " if args.id else ""
         return _fail(f"{journal}: no evacuation {which}is on record", code=1)
     order = status.get("order") if status else None

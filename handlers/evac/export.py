@@ -8,13 +8,14 @@ whole and on the disk. No more is in memory than a few chunks, or one tensor.
 import argparse
 import asyncio
 import hashlib
+import json
 import os
 import shutil
 import sys
 import tempfile
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 
@@ -80,6 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="safetensors: leave out tensors that equal another one byte for byte, and name them",
     )
+    parser.add_argument("--json", action="store_true", help="for programs")
 
 
 def export(args: argparse.Namespace) -> int:
@@ -100,26 +102,49 @@ def export(args: argparse.Namespace) -> int:
     store = open_named(args.store)
     job, status = asyncio.run(_choose(store, args.job, args.generation, weights=weights))
     try:
-        said = _made(store, job, status, to, args)
+        made = _made(store, job, status, to, args)
     except OSError as error:
         reason = error.strerror or str(error)
         raise ConfigError("--to", str(to), f"a place that can be written to ({reason})") from error
-    sys.stdout.write(f"{job}/{status.generation.directory}: {said}, in {to}\n")
+    generation = status.generation.directory
+    if args.json:
+        told = {"job": job, "generation": generation, "to": str(to), "format": args.format}
+        told |= {"weights_only": weights, "nbytes": made.nbytes, "left_out": made.left_out}
+        sys.stdout.write(json.dumps(told, indent=1) + "\n")
+    else:
+        said = "; ".join(
+            [made.what, *(f"{one} left out, {why}" for one, why in made.left_out.items())]
+        )
+        sys.stdout.write(f"{job}/{generation}: {said}, in {to}\n")
     return 0
+
+
+@dataclass(frozen=True)
+class _Made:
+    """What a directory holds by now.
+
+    Attributes:
+        what: In words.
+        left_out: Names that the generation has and the directory has not, and why.
+    """
+
+    nbytes: int
+    what: str
+    left_out: dict[str, str] = field(default_factory=dict)
 
 
 def _made(
     store: Store, job: str, status: GenerationStatus, to: Path, args: argparse.Namespace
-) -> str:
+) -> _Made:
     """What was written to *to*, which is there only once all of it is."""
     weights = args.weights_only or args.format == SAFETENSORS
     to.parent.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(prefix=f".{to.name}.", dir=to.parent))
     try:
         if args.format == SAFETENSORS:
-            said = _safetensors(store, job, status, aside, args)
+            made = _safetensors(store, job, status, aside, args)
         else:
-            said = asyncio.run(_dcp(store, job, status, aside, weights=weights))
+            made = asyncio.run(_dcp(store, job, status, aside, weights=weights))
         aside.chmod(0o777 & ~_umask())
         for folder in (aside / WEIGHTS, aside):
             if folder.is_dir():
@@ -129,7 +154,7 @@ def _made(
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise
-    return said
+    return made
 
 
 async def _choose(
@@ -168,7 +193,7 @@ class _Plain:
 
 async def _dcp(
     store: Store, job: str, status: GenerationStatus, aside: Path, *, weights: bool
-) -> str:
+) -> _Made:
     plain = await _parts(store, job, status.generation, WEIGHTS if weights else FULL)
     progress = Progress(f"{job} {status.generation.directory}", sum(f.nbytes for f in plain.files))
     try:
@@ -180,7 +205,7 @@ async def _dcp(
         progress.close()
     _write(aside / METADATA, _followed(plain, aside))
     nbytes = sum(one.nbytes for one in plain.files)
-    return f"{human.size(nbytes)} as DCP" + (", weights only" if weights else "")
+    return _Made(nbytes, f"{human.size(nbytes)} as DCP" + (", weights only" if weights else ""))
 
 
 async def _parts(store: Store, job: str, generation: Generation, kind: str) -> _Plain:
@@ -260,7 +285,7 @@ def _safetensors(
     status: GenerationStatus,
     aside: Path,
     args: argparse.Namespace,
-) -> str:
+) -> _Made:
     try:
         from evac.torch.reader_bodies import Contents, look
         from evac.torch.weights_file import Weights
@@ -276,10 +301,10 @@ def _safetensors(
         tied = weights.write(aside, shard=args.shard_bytes, once=args.tied_once, progress=progress)
     finally:
         progress.close()
-    said = [f"{human.size(weights.nbytes)} of weights as safetensors"]
-    said += [f"{one} left out, tied to {other}" for one, other in tied.items()]
-    said += [f"{one} left out, no tensor" for one in weights.left_out]
-    return "; ".join(said)
+    left_out = {one: f"tied to {other}" for one, other in tied.items()}
+    left_out |= dict.fromkeys(weights.left_out, "no tensor")
+    what = f"{human.size(weights.nbytes)} of weights as safetensors"
+    return _Made(weights.nbytes, what, left_out)
 
 
 def _write(path: Path, data: bytes) -> None:

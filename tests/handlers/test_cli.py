@@ -132,6 +132,7 @@ def test_report_finds_the_journal_of_the_daemon_it_can_ask(node: Node) -> None:
     asked = evac("report", "--socket", node.socket)
     assert asked.returncode == 1
     assert f"{node.journal}: no evacuation is on record" in asked.stderr
+    assert json.loads(evac("report", "--socket", node.socket, "--json").stdout) == []
 
     node.drain()
     node.event("order.given")

@@ -106,6 +106,23 @@ def test_tied_weights_are_written_once_where_asked_for_and_ones_are_not_tied(
     assert "out.weight left out, tied to into.weight" in capsys.readouterr().out
 
 
+def test_what_was_written_is_told_to_programs(
+    tmp_path: Path, export: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert export("--format", "safetensors", "--tied-once", "--json") == 0
+
+    told = json.loads(capsys.readouterr().out)
+    assert told.pop("nbytes") > 1000
+    assert told.pop("job").endswith("/run")
+    assert told.pop("left_out") == {"out.weight": "tied to into.weight"}
+    assert told == {
+        "generation": "step-1.1",
+        "to": str(tmp_path / "to"),
+        "format": "safetensors",
+        "weights_only": True,
+    }
+
+
 @pytest.mark.parametrize("weights", [True, False])
 def test_plain_dcp_is_what_stock_torch_loads(
     saved: tuple[Path, Tied], tmp_path: Path, export: Callable[..., int], weights: bool
