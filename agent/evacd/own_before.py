@@ -18,7 +18,7 @@ from evacd.facts import Confidence, Kept, Lost, Order, Outcome, Scope
 
 log = structlog.get_logger()
 
-SOURCE, KIND = "workload", "leave"
+SOURCE, KIND = Scope.WORKLOAD.value, "leave"
 # So many of the last ones; of those that are over, somebody may still ask what became of them.
 REMEMBERED = 256
 

@@ -23,11 +23,12 @@ import structlog
 from evac.incident import APPLICATION_ID, SCHEMA, SCHEMA_VERSION
 from evacd.clock import Clock
 from evacd.errors import StateError
-from evacd.facts import Notice, Order
+from evacd.facts import Notice, Order, Scope
 
 log = structlog.get_logger()
 
-# Incidents that are kept; an evacuation is some kilobytes.
+# Incidents of the node that are kept, and of jobs that went by themselves, which any user may open and
+# push out none of the node's by; each is some kilobytes.
 KEPT = 500
 # Events that wait for the disk at most; beyond, they are counted and dropped.
 MOST_WAITING = 20_000
@@ -63,7 +64,13 @@ SELECT incident.id, max(event.at) FROM incident JOIN event ON event.incident = i
 GROUP BY incident.number ORDER BY incident.number DESC LIMIT 64
 """
 _CLOSE = "UPDATE incident SET ended = ? WHERE id = ?"
-_PRUNE = "DELETE FROM incident WHERE number <= (SELECT coalesce(max(number), 0) FROM incident) - ?"
+_PRUNE = """
+DELETE FROM incident WHERE number IN (SELECT number FROM (
+    SELECT number, row_number() OVER (PARTITION BY source = ? ORDER BY number DESC) AS place
+    FROM incident
+) WHERE place > ?)
+"""
+_PRUNED = _PRUNE, (Scope.WORKLOAD.value, KEPT)
 # Of incidents that are over, to so many of the last ones something is still added.
 _REMEMBERED = 64
 
@@ -135,14 +142,14 @@ class Journal:
     def close(self, incident_id: str) -> None:
         """The order is over. Events that come later are still recorded."""
         if incident_id in self._seen:
-            self._put((_CLOSE, (self._since(incident_id), incident_id)), (_PRUNE, (KEPT,)))
+            self._put((_CLOSE, (self._since(incident_id), incident_id)), _PRUNED)
             self._ended(incident_id)
 
     def finish(self, incident_id: str, name: str, data: Mapping[str, Any]) -> None:
         """Its last event, as `record`, and `close`: on the disk are both of them or neither."""
         if self._knows(incident_id, name):
             last = (_RECORD, self._event(incident_id, name, data))
-            self._put(last, (_CLOSE, (self._since(incident_id), incident_id)), (_PRUNE, (KEPT,)))
+            self._put(last, (_CLOSE, (self._since(incident_id), incident_id)), _PRUNED)
             self._ended(incident_id)
 
     async def settled(self, *, within: float | None = None) -> None:
@@ -321,7 +328,7 @@ def _connected(path: Path) -> sqlite3.Connection:
             )
         with connection:
             # Also the proof that the file can be written.
-            connection.execute(_PRUNE, (KEPT,))
+            connection.execute(*_PRUNED)
     except BaseException:
         connection.close()
         raise

@@ -199,6 +199,21 @@ def test_only_the_last_incidents_are_kept_with_their_events(path: Path, clock: H
         assert connection.execute("SELECT count(*) FROM event").fetchone() == (KEPT,)
 
 
+async def test_orders_of_jobs_push_out_none_of_the_nodes(
+    journal: Journal, path: Path, clock: HandClock
+) -> None:
+    journal.open(order("node"), NOTICE, node="n", boot="b")
+    journal.close("node")
+    own = Notice("workload", "leave", "w", Confidence.CERTAIN, 1030.0, seen=1000.0)
+    for number in range(KEPT + 3):
+        journal.open(order(f"w{number}"), own, node="n", boot="b")
+        journal.finish(f"w{number}", "report.written", {})
+    await journal.settled()
+
+    found = load(path, last=2 * KEPT)
+    assert [one.id for one in found] == ["node", *(f"w{n}" for n in range(3, KEPT + 3))]
+
+
 WRITES_AND_IS_KILLED = """
 import asyncio, os, signal, sys
 from pathlib import Path
