@@ -63,7 +63,7 @@ def unregistered(holder: Any, registered: Registered) -> list[str]:
     """The attributes of *holder* that are generators and are not among *registered*."""
     known = {id(one) for one in registered.values()}
     found = getattr(holder, "__dict__", {})
-    return [name for name, one in found.items() if _kind(one) and id(one) not in known]
+    return [name for name, one in list(found.items()) if _kind(one) and id(one) not in known]
 
 
 def _kind(one: Any) -> str:

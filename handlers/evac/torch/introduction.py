@@ -41,9 +41,18 @@ class Introduction:
         connected = self._client.connected
         if not connected:
             parts.append(self._without_daemon())
-        if self._leads and (connected or self._store) and (missing := lacking(self._objects)):
-            parts.append(f"checkpoints hold {' and '.join(missing)}")
-        if self._leads and self._ranks > 1 and any(map(undealt, self._objects.loaders.values())):
+        if self._leads and (connected or self._store):
+            parts += self._lacks()
+        return parts
+
+    def _lacks(self) -> list[str]:
+        try:
+            missing = lacking(self._objects)
+            alike = any(map(undealt, self._objects.loaders.values()))
+        except Exception as error:  # noqa: BLE001 - objects of anybody's, looked at on this rank alone: the others are on their way to a collective
+            return [f"what checkpoints lack cannot be told: {error!r}"]
+        parts = [f"checkpoints hold {' and '.join(missing)}"] if missing else []
+        if self._ranks > 1 and alike:
             parts.append(
                 f"each of {self._ranks} ranks takes all of the dataset that its Resumable has: where they have the "
                 "same one, give the sampler that deals it out (DistributedSampler); nobody else does"

@@ -159,9 +159,8 @@ def adopted(state: Any, seed: int) -> Any:
 
 
 def _without_numbers(state: Any) -> Any:
-    if not isinstance(state, Mapping) or NUMBERS not in state:
-        return state
-    return {key: one for key, one in state.items() if key != NUMBERS}
+    # Of the same form: what lies beside them is a dataset's own, and not all of its state.
+    return {**state, NUMBERS: None} if isinstance(state, Mapping) and NUMBERS in state else state
 
 
 def _is_resumable(state: Any) -> bool:

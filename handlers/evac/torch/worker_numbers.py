@@ -135,7 +135,8 @@ def _held(name: str, root: Any) -> Iterator[tuple[str, Any]]:
         if not issubclass(type(one), dict | list | tuple | MethodType | partial):
             yield where, one
         if deep < _DEEP:
-            left += [(f"{where}.{name}", part, deep + 1) for name, part in parts.items()]
+            # At once: a thread of theirs may put something there.
+            left += [(f"{where}.{name}", part, deep + 1) for name, part in list(parts.items())]
 
 
 def _parts(one: Any) -> Mapping[Any, Any]:

@@ -185,8 +185,9 @@ class _Keeper:
         own = state
         if isinstance(state, dict) and NUMBERS in state:
             own = state.get(_OWN)
-            self._loaded = state[NUMBERS]
+            self._loaded = state[NUMBERS]  # None on a rank that was not there
             # Where this draws, as the first time.
-            self._numbers.put_back(self._loaded)
+            if self._loaded is not None:
+                self._numbers.put_back(self._loaded)
         if self._own is not None and own is not None:
             self._own[1](own)

@@ -14,7 +14,7 @@ from evac.torch.lacking import lacking
 from evac.torch.progress import Progress
 from evac.torch.rank_state import RankObjects
 from tests.handlers.torch.fakes import FakeClient
-from tests.handlers.torch.training import Run, wait_committed
+from tests.handlers.torch.training import Loader, Run, wait_committed
 
 # torchdata calls what torch has deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:.set_vital. is deprecated:UserWarning")
@@ -164,3 +164,23 @@ def test_it_is_said_with_the_rest(store: str, caplog: pytest.LogCaptureFixture) 
     with Run().saver(store=store, loader=loader) as saver:
         assert saver.restore() is None
     assert "checkpoints hold no state of loader.sampler.rng" in caplog.text
+
+
+class Guarded(Loader):
+    """A loader that cannot be looked at."""
+
+    @property
+    def num_workers(self) -> int:
+        raise RuntimeError("not before the epoch begins")
+
+
+def test_who_cannot_be_looked_at_costs_no_step(
+    store: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rank 0 alone looks, and the others are on their way to a collective."""
+    run = Run()
+    with run.saver(store=store, loader=Guarded(1)) as saver:
+        assert saver.restore() is None
+        run.train()
+        assert saver.step(1), saver.stats
+    assert "what checkpoints lack cannot be told: RuntimeError('not before" in caplog.text

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from evac.torch import Checkpointer, Resumable, worker_state
 from evac.torch.loader_place import Dealt, adopted, dealt, placed, samples
 from evac.torch.rank_state import RankObjects
 from tests.handlers.torch import ranks
-from tests.handlers.torch.drawing import Noisy, end, seed
+from tests.handlers.torch.drawing import Counting, Noisy, end, seed
 from tests.handlers.torch.training import wait_committed
 
 # torchdata calls what torch has deprecated.
@@ -163,19 +163,26 @@ def test_none_is_missed_and_fewer_come_again_than_there_are_ranks(
     assert len([one for one in rest if one in seen]) < now + filled
 
 
-@pytest.mark.parametrize("resumable", [True, False])
-def test_a_rank_that_is_new_draws_what_no_other_rank_does(resumable: bool) -> None:
-    """In its loader's workers, where the place is another rank's."""
+@pytest.mark.parametrize(
+    ("resumable", "dataset"), [(True, Noisy), (False, Noisy), (False, Counting)]
+)
+def test_a_rank_that_is_new_draws_what_no_other_rank_does(
+    resumable: bool, dataset: Callable[[], Any]
+) -> None:
+    """In its loader's workers, where the place, and a data set's own state, is another rank's."""
 
     def drawn(state: Any = None) -> tuple[list[float], Any]:
         kind: Any = DataLoader if resumable else StatefulDataLoader
-        loader = kind(Noisy(8), batch_size=2, num_workers=1, multiprocessing_context="fork")
+        loader = kind(dataset(), batch_size=2, num_workers=1, multiprocessing_context="fork")
         loader = Resumable(loader) if resumable else loader
         worker_state.keep(loader)
         if state is not None:
             loader.load_state_dict(state)
         batches = iter(loader)
-        found = [float(one) for one in next(batches)[:, 1]]
+        batch = next(batches)
+        if dataset is Counting:
+            assert batch[:, -1].tolist() == ([1, 2] if state is None else [3, 4])
+        found = [float(one) for one in batch[:, 1]]
         state = loader.state_dict()
         end(loader)
         return found, state
