@@ -29,16 +29,18 @@ def etcd_process(
     *,
     scheme: str = "http",
     options: Sequence[str] = (),
+    port: int = 0,
 ) -> Iterator[tuple[int, "subprocess.Popen[bytes]"]]:
     """The same, and the process itself, to do something to it.
 
     Args:
         enter: What to put before its command, and before one that looks whether it answers at *host*.
+        port: To listen on; 0 takes a free one.
     """
     program = shutil.which("etcd")
     if program is None:
         raise Unavailable("etcd is not installed: apt-get install etcd-server")
-    port, peers = free_port(), free_port()
+    port, peers = port or free_port(), free_port()
     client, peer = f"{scheme}://{host}:{port}", f"http://{host}:{peers}"
     ask = f"import socket; socket.create_connection(({host!r}, {port}), 1)"
 

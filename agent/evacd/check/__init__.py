@@ -12,6 +12,7 @@ from functools import partial
 from types import MappingProxyType
 
 from evac.store import is_durable
+from evacd.check.etcd import check_etcd
 from evacd.check.findings import Finding, Report, Verdict, as_json, table
 from evacd.check.kubernetes import check_kubernetes, is_clustered
 from evacd.check.machine import (
@@ -28,12 +29,13 @@ from evacd.check.peers import check_peer
 from evacd.check.sources import check_sources
 from evacd.check.stores import check_store
 from evacd.clock import Clock
-from evacd.config import Config, unread
+from evacd.config import Config, EtcdConfig, unread
 
 __all__ = ["Check", "Finding", "Report", "Verdict", "as_json", "checks", "examine", "table"]
 
 SECONDS = 5.0
 STORE_SECONDS = 30.0
+ETCD_SECONDS = 10.0
 # To find out which cloud this is, and to ask all its sources.
 SOURCES_SECONDS = 14.0
 # A check that watches its own time gives the better message, so it gets to speak first.
@@ -85,6 +87,10 @@ def checks(
     if config.cordon.command or not clustered:
         yield Check("cordon", partial(check_cordon, config.cordon))
     yield Check("departure", partial(check_departure, config.departure))
+    # Files without an endpoint may be wrong, too.
+    for endpoint in config.etcd.endpoints or ([""] if config.etcd != EtcdConfig() else []):
+        probe = partial(check_etcd, config, endpoint, seconds=ETCD_SECONDS)
+        yield Check("etcd", partial(_awaited, probe), ETCD_SECONDS + _GRACE_SECONDS)
 
 
 def examine(all_checks: Iterable[Check]) -> Report:

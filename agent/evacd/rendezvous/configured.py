@@ -35,7 +35,7 @@ def read_secrets(config: Config) -> Secrets:
     Raises:
         ConfigError: A file cannot be read or holds nothing of use, or one of two is missing.
     """
-    return Secrets(_signature(config), _etcds(config))
+    return Secrets(_signature(config), read_etcds(config))
 
 
 def announcers(
@@ -89,7 +89,12 @@ def _signature(config: Config) -> bytes | None:
     return secret
 
 
-def _etcds(config: Config) -> Etcds:
+def read_etcds(config: Config) -> Etcds:
+    """What each etcd is shown.
+
+    Raises:
+        ConfigError: A file cannot be used, or one of two settings is missing.
+    """
     etcd = config.etcd
     pairs = (("cert_file", "key_file"), ("key_file", "cert_file"))
     for one, other in (*pairs, ("user", "password_file"), ("password_file", "user")):

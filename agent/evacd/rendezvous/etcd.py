@@ -16,7 +16,7 @@ import aiohttp
 
 from evac.rendezvous.address import ETCD, ETCD_TLS, PORTS, Address, prefix_of
 from evac.rendezvous.etcd_access import NO_FILES, Access, EtcdFiles, Shown, refusal_of
-from evac.rendezvous.etcd_calls import Answer, EtcdCalls, Request, Steps, T
+from evac.rendezvous.etcd_calls import KEEP_SECONDS, Answer, EtcdCalls, Request, Steps, T
 from evac.rendezvous.keys import Denied, Unreachable
 from evacd.apart import apart
 
@@ -33,7 +33,7 @@ class Etcds:
     """
 
     def __init__(self, endpoints: Iterable[str] = (), files: EtcdFiles = NO_FILES) -> None:
-        self._named = {_place(one): Access(files) for one in endpoints}
+        self._named = {_place(address_of(one, "")): Access(files) for one in endpoints}
         # Whom to believe is no secret.
         self._others = Access(replace(NO_FILES, ca=files.ca))
 
@@ -43,7 +43,7 @@ class Etcds:
         Raises:
             Denied: A file is wrong, or those keys are none of ours.
         """
-        named = self._named.get((address.scheme, address.host, address.port))
+        named = self._named.get(_place(address))
         if named is not None and named.files.user and not address.prefix.startswith(prefix_of("")):
             reason = f"no keys but those below {prefix_of('')} are written with a password"
             raise Denied(address.endpoint, reason)
@@ -59,15 +59,24 @@ class Etcd:
 
     Args:
         ip: Of the address, to connect to.
+        keep_seconds: That the keys stay without anybody who keeps them.
     """
 
     def __init__(
-        self, session: aiohttp.ClientSession, address: Address, ip: str, shown: Shown
+        self,
+        session: aiohttp.ClientSession,
+        address: Address,
+        ip: str,
+        shown: Shown,
+        *,
+        keep_seconds: float = KEEP_SECONDS,
     ) -> None:
         self._session, self._address, self._ip, self._shown = session, address, ip, shown
         scheme = "http" if shown.context is None else "https"
         self._url = f"{scheme}://{f'[{ip}]' if ':' in ip else ip}:{address.port}"
-        self._calls = EtcdCalls(address.endpoint, address.prefix, shown.login)
+        self._calls = EtcdCalls(
+            address.endpoint, address.prefix, shown.login, keep_seconds=keep_seconds
+        )
 
     async def get(self, key: str) -> bytes | None:
         """See `joblog.Keys.get`."""
@@ -76,6 +85,10 @@ class Etcd:
     async def create(self, key: str, value: bytes) -> bytes:
         """See `joblog.Keys.create`."""
         return await self._do(self._calls.create(key, value))
+
+    async def clear(self) -> None:
+        """Delete all of the job's."""
+        await self._do(self._calls.clear())
 
     async def _do(self, steps: Steps[T]) -> T:
         try:
@@ -103,7 +116,9 @@ class Etcd:
         except aiohttp.ClientError as error:
             if context is not None and (why := _said(error) or await self._refusal(context)):
                 raise Denied(where, why) from error
-            raise Unreachable(where, str(error) or type(error).__name__) from error
+            # aiohttp's own words name objects of Python's.
+            told = getattr(error, "os_error", None) or error
+            raise Unreachable(where, str(told) or type(told).__name__) from error
         except OSError as error:
             raise Unreachable(where, str(error) or type(error).__name__) from error
 
@@ -145,7 +160,12 @@ def _said(error: aiohttp.ClientError) -> str:
     return refusal_of(inner) or refusal_of(error.__cause__)
 
 
-def _place(endpoint: str) -> tuple[str, str, int]:
+def address_of(endpoint: str, prefix: str) -> Address:
+    """Of the keys below *prefix* in the etcd at *endpoint*, ``http://host:port`` or ``https://host:port``."""
     parts = urlsplit(endpoint)
     scheme = ETCD_TLS if parts.scheme == "https" else ETCD
-    return scheme, parts.hostname or "", parts.port or PORTS[scheme]
+    return Address(scheme, parts.hostname or "", parts.port or PORTS[scheme], prefix)
+
+
+def _place(address: Address) -> tuple[str, str, int]:
+    return address.scheme, address.host, address.port

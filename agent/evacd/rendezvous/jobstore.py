@@ -29,6 +29,9 @@ from evacd.rendezvous.tcpstore import TcpStore
 _MOST_STORES = 4
 _MOST_JOBS = 1024
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 1.0
+# Where it is turned away: etcd's users may be in the middle of a change, a file may be half renewed. Few, for
+# passwords are made to be slow to look at.
+_DENIED_PAUSES = (1.0, 2.0, 4.0)
 # A try that hangs leaves time for another.
 _TRY_SHARE = 0.4
 _FAILURES = (TimeoutError, OSError, Unreachable, aiohttp.InvalidURL)
@@ -49,6 +52,7 @@ class JobStoreAnnouncer:
         clock: Clock,
         agreed: Callable[[Agreed], None] = lambda _agreed: None,
         etcds: Etcds | None = None,
+        denied_pauses: Sequence[float] = _DENIED_PAUSES,
     ) -> None:
         """Wire it up.
 
@@ -58,6 +62,8 @@ class JobStoreAnnouncer:
             configured: Addresses that hear of all jobs.
             timeout_seconds: Of one announcement, all its tries and stores included.
             etcds: What each etcd is shown; by default, nothing.
+            denied_pauses: Seconds between tries at a store that turns us away; behind the last of them its
+                word is final.
             agreed: Told what a job's nodes have chosen, each time that its store was read.
         """
         self._registered = registered
@@ -67,6 +73,7 @@ class JobStoreAnnouncer:
         self._clock = clock
         self._agreed = agreed
         self._etcds = etcds or Etcds()
+        self._denied_pauses = tuple(denied_pauses)
         # Its workers are stopped soon after the first word, and may be forgotten.
         self._told: dict[str, tuple[str, ...]] = {}
         # By store, in the order in which they were heard of: where its log goes on, if it lies in a
@@ -107,7 +114,7 @@ class JobStoreAnnouncer:
                 tasks.create_task(self._look(store, job, limit))
 
     async def _look(self, store: str, job: str, seconds: float) -> None:
-        with suppress(ValueError, _Forbidden, *_FAILURES):
+        with suppress(ValueError, Forbidden, *_FAILURES):
             address = parse(store)
             async with asyncio.timeout(seconds), self._opened(address) as keys:
                 self._read(job, await choices(keys))
@@ -125,14 +132,20 @@ class JobStoreAnnouncer:
             address = parse(store)
         except ValueError as error:
             return str(error)
-        wrong, pause = "no answer", _FIRST_PAUSE_SECONDS
+        wrong, pause, denied = "no answer", _FIRST_PAUSE_SECONDS, iter(self._denied_pauses)
         try:
             async with asyncio.timeout_at(deadline):
                 while True:
                     reason = await self._try_all(store, address, job, text)
-                    if not reason or isinstance(reason, _Forbidden):
-                        return str(reason) or None
-                    wrong = reason
+                    if not reason:
+                        return None
+                    wrong = str(reason)
+                    if isinstance(reason, Forbidden):
+                        again = next(denied, None) if reason.for_now else None
+                        if again is None:
+                            return wrong
+                        await asyncio.sleep(again)
+                        continue
                     await asyncio.sleep(pause)
                     pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
         except TimeoutError:
@@ -140,7 +153,7 @@ class JobStoreAnnouncer:
 
     async def _try_all(
         self, store: str, address: Address, job: str, text: bytes
-    ) -> "str | _Forbidden":
+    ) -> "str | Forbidden":
         """Once in the store, and where its log may be served since; "" if it stands in one of them."""
         places = self._heirs.get(store, ())
         async with TaskGroup() as tasks:
@@ -148,15 +161,15 @@ class JobStoreAnnouncer:
             wrong = await self._try(store, address, job, text)
         return "" if any(task.result() for task in later) else wrong
 
-    async def _try(self, store: str, address: Address, job: str, text: bytes) -> "str | _Forbidden":
+    async def _try(self, store: str, address: Address, job: str, text: bytes) -> "str | Forbidden":
         limit = self._timeout_seconds * _TRY_SHARE
         try:
             async with asyncio.timeout(limit), self._opened(address) as keys:
                 state = await append(keys, text)
-        except _Forbidden as error:
+        except Forbidden as error:
             return error
         except Denied as error:
-            return _Forbidden(error.reason)
+            return Forbidden(error.reason, for_now=True)
         except TimeoutError:
             return f"no answer within {limit:g} s"
         except Unreachable as error:
@@ -171,7 +184,7 @@ class JobStoreAnnouncer:
     async def _try_heir(self, address: Address, job: str, text: bytes) -> bool:
         """Whether the log is served there by now, and was told."""
         limit = self._timeout_seconds * _TRY_SHARE
-        with suppress(_Forbidden, *_FAILURES):
+        with suppress(Forbidden, *_FAILURES):
             async with asyncio.timeout(limit), self._opened(address) as keys:
                 state = await append(keys, text, served=True)
             if state is not None:
@@ -190,7 +203,7 @@ class JobStoreAnnouncer:
 
     @asynccontextmanager
     async def _opened(self, address: Address) -> AsyncIterator[Keys]:
-        ip = await _resolved(address)
+        ip = await resolved(address)
         if address.in_etcd:
             yield Etcd(self._session, address, ip, await self._etcds.shown(address))
             return
@@ -202,14 +215,26 @@ class JobStoreAnnouncer:
             store.close()
 
 
-class _Forbidden(Exception):
-    """Such an address is not connected to, or its store does not let us in: no other try can help."""
+class Forbidden(Exception):
+    """Such an address is not connected to, or its store does not let us in: hardly another try can help.
+
+    Attributes:
+        for_now: A person may be about to change that.
+    """
+
+    def __init__(self, reason: str, *, for_now: bool = False) -> None:
+        super().__init__(reason)
+        self.for_now = for_now
 
 
-async def _resolved(address: Address) -> str:
+async def resolved(address: Address) -> str:
     """An IP address that may be connected to; the one that was looked at is the one that is used.
 
     A cloud's metadata service is link-local: no workload may make the daemon talk to it.
+
+    Raises:
+        Forbidden: It is no address of a store.
+        OSError: No address has that name.
     """
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
@@ -218,4 +243,4 @@ async def _resolved(address: Address) -> str:
         mapped = getattr(ip, "ipv4_mapped", None) or ip
         if not (mapped.is_link_local or mapped.is_multicast or mapped.is_unspecified):
             return str(ip)
-    raise _Forbidden(f"{address.host} is no address of a store")
+    raise Forbidden(f"{address.host} is no address of a store")

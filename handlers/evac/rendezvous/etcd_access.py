@@ -9,7 +9,7 @@ import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from evac.rendezvous.etcd_calls import Login, Ticket
+from evac.rendezvous.etcd_login import Login, Ticket
 
 logger = logging.getLogger("evac")
 
@@ -104,6 +104,9 @@ def refusal_of(error: BaseException | None) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not to be trusted: {error.verify_message or error.reason}"
     reason = (error.reason or "") if isinstance(error, ssl.SSLError) else ""
+    if reason.endswith("_ALERT_INTERNAL_ERROR"):
+        # It has no certificate to show just now: its own is being renewed, one file after the other.
+        return ""
     if "_ALERT_" in reason and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason):
         return "it wants a client certificate, and not this one"
     if "_ALERT_" in reason:

@@ -21,18 +21,21 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
+from evac.rendezvous.etcd_login import Login
 from evac.rendezvous.keys import Denied, Unreachable
 
 T = TypeVar("T")
 
 KEEP_SECONDS = 86400.0
 _TXN, _RANGE, _AUTHENTICATE = "/v3/kv/txn", "/v3/kv/range", "/v3/auth/authenticate"
+_REVOKE = "/v3/lease/revoke"
 _LEASE = "lease"
 # etcd takes at most 128 operations in one transaction.
 _BATCH = 100
 # A token that etcd does not know (any more), or that belongs to how users were before.
 _STALE = ("invalid auth token", "revision of auth store is old", "user name is empty")
 _FORBIDDEN = "permission denied"
+_WRONG = "authentication failed"
 _NO_USERS, _NO_LEASE = "authentication is not enabled", "requested lease not found"
 # What a proxy that answers in etcd's place makes of whoever reads it.
 _SENSELESS = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
@@ -62,31 +65,6 @@ class Answer:
 
 
 Steps: TypeAlias = Generator[Request, Answer, T]
-
-
-@dataclass
-class Ticket:
-    """The token that a process was given last, shared by its connections.
-
-    Attributes:
-        token: None where none was asked for yet; "" where etcd knows no users.
-    """
-
-    token: str | None = field(default=None, repr=False)
-
-    def forget(self, token: str) -> None:
-        """It is worth nothing any more; another one that was given since is."""
-        if self.token == token:
-            self.token = None
-
-
-@dataclass(frozen=True)
-class Login:
-    """Who asks; "" for nobody."""
-
-    user: str = ""
-    password: str = field(default="", repr=False)
-    ticket: Ticket = field(default_factory=Ticket, repr=False)
 
 
 class EtcdCalls:
@@ -190,17 +168,24 @@ class EtcdCalls:
     def came(self, line: bytes) -> bool:
         """Whether a line of the answer to a watch says that something happened."""
         with _Sense(self._where):
-            said = json.loads(line)["result"]
+            document = json.loads(line)
+            # As where etcd ends, or has no leader: that goes for the whole answer.
+            failed = "error" in document
+            said = {} if failed else document["result"]
             if said.get("events"):
                 return True
-            if not said.get("canceled"):
+            if not failed and not said.get("canceled"):
                 return False
-            why = str(said.get("cancel_reason") or "the watch was cancelled")
+            why = said.get("cancel_reason") or _said(document) or "the watch was cancelled"
+        raise self.unwatched(200, str(why))
+
+    def unwatched(self, status: int, why: str) -> Unreachable:
+        """What to make of a watch that is refused or ends, for etcd says *why*."""
         if any(text in why for text in (*_STALE, _FORBIDDEN)):
             self._login.ticket.forget(self._watches_as)
         # Whoever watches could read the key a moment ago: so even where it says that this is forbidden, or its
         # revision is compacted by now, ask anew.
-        raise self._unclear(200, why, self._watches_as)
+        return self._unclear(status, why, self._watches_as)
 
     # --- the lease ---------------------------------------------------------------------------
 
@@ -227,13 +212,21 @@ class EtcdCalls:
         else:
             expected = {"target": "VALUE", "key": self._name(_LEASE), "value": _text(held)}
             asked = {"compare": [expected], "success": [self._put(_LEASE, value, mine)]}
-        answer = yield from self._ask(_TXN, asked)
+        try:
+            answer = yield from self._ask(_TXN, asked)
+        except Denied:
+            # Who may only read leaves nothing behind.
+            yield from self._ask(_REVOKE, {"ID": str(mine)})
+            raise
         if answer.get("succeeded"):
             return mine
         # Another one was faster; nothing hangs on this one.
-        yield from self._ask("/v3/lease/revoke", {"ID": str(mine)})
+        yield from self._ask(_REVOKE, {"ID": str(mine)})
         held = (yield from self.get([_LEASE]))[0]
-        return _number(held) if held is not None and _number(held) else 0
+        if held is None or not _number(held):
+            # What is written with none would stay for ever.
+            raise Unreachable(self._where, "the job's keys are being deleted")
+        return _number(held)
 
     # --- one request -------------------------------------------------------------------------
 
@@ -263,19 +256,28 @@ class EtcdCalls:
         if token is None:
             if self._renewed is not None:
                 self._login = login = self._renewed()
-            asked = _body({"name": login.user, "password": login.password})
+            login.ticket.token = token = yield from self._log_in(login)
+        return token
+
+    def _log_in(self, login: Login) -> Steps[str]:
+        ticket = login.ticket
+        for password in ticket.passwords(login.password):
+            asked = _body({"name": login.user, "password": password})
             answer = yield Request(_AUTHENTICATE, asked)
             found = self._document(answer)
+            said = _said(found)
             if answer.status == 200:
                 token = str(found.get("token", ""))
                 if not token or not token.isascii() or not token.isprintable():
                     raise Unreachable(self._where, "no etcd v3 gateway answers: it gives no token")
-            elif _NO_USERS in _said(found):
-                token = ""
-            else:
-                raise self._refusal(answer.status, _said(found), login.password)
-            login.ticket.token = token
-        return token
+                ticket.took(password)
+                return token
+            if _NO_USERS in said:
+                return ""
+            if _WRONG not in said:
+                raise self._refusal(answer.status, said, password)
+            ticket.refused(password)
+        raise Denied(self._where, f"etcd knows no user {login.user!r} with this password")
 
     def _document(self, answer: Answer) -> dict[str, Any]:
         try:
@@ -292,7 +294,7 @@ class EtcdCalls:
         user = self._login.user
         if _NO_LEASE in said:
             return _Expired(self._where, said, self._lease)
-        if "authentication failed" in said:
+        if _WRONG in said:
             return Denied(self._where, f"etcd knows no user {user!r} with this password")
         if not user and (_FORBIDDEN in said or "user name is empty" in said):
             return Denied(self._where, "etcd wants a user and a password")

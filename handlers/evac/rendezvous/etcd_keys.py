@@ -16,6 +16,8 @@ from evac.rendezvous.keys import Denied, Unreachable
 from evac.rendezvous.silence import bound
 
 _MOST_LINE = 8 << 20
+# Of what a proxy answers in etcd's place.
+_MOST_PAGE = 1 << 16
 # A job of ten thousand nodes has a snapshot of some 2 MB.
 _MOST_BYTES = 64 << 20
 
@@ -73,19 +75,34 @@ class EtcdKeys:
             return
         self._watch = self._made()
         with self._translated(self._watch):
+            self._watch.connect()
+            sock = self._watch.sock
             try:
-                self._watch.connect()
-                # The stream stays silent until something happens: no time limit.
-                self._watch.sock.settimeout(None)
-                bound(self._watch.sock, self._dead_seconds)
+                bound(sock, self._dead_seconds)
                 self._watch.request("POST", asked.path, asked.body, asked.headers)
                 # The answer has the socket for itself where its server means to close it.
                 with self._watch.getresponse() as response:
-                    while line := response.readline(_MOST_LINE):
-                        if self._calls.came(line):
-                            return
+                    self._follow(response, sock)
+            except TimeoutError as error:
+                if error.errno:
+                    raise  # the kernel has given it up
+                reason = "it does not say that it watches (does a proxy hold answers back?)"
+                raise Unreachable(self._where, reason) from error
             finally:
                 self._watch.close()
+
+    def _follow(self, response: http.client.HTTPResponse, sock: socket.socket) -> None:
+        """Read the answer to a watch until something happens."""
+        if response.status != 200:
+            text = response.read(_MOST_PAGE).decode(errors="replace")
+            raise self._calls.unwatched(response.status, text)
+        # It says at once that it watches; from then on it is silent until something happens: no time limit.
+        line = response.readline(_MOST_LINE)
+        sock.settimeout(None)
+        while line:
+            if self._calls.came(line):
+                return
+            line = response.readline(_MOST_LINE)
         raise Unreachable(self._where, "the watch ended")
 
     def delete(self, *keys: str) -> None:

@@ -49,9 +49,15 @@ class Follower:
         tempo = tempo or Tempo()
         self.view = View(address, me, open_keys, fresh or State())
         patience = tempo.dead_seconds * _PATIENCE
-        self._reader = Reader(self.view, standby, clock, patience_seconds=patience)
+        self._reader = Reader(
+            self.view,
+            standby,
+            clock,
+            patience_seconds=patience,
+            denied_seconds=tempo.beat_seconds,
+        )
         pulses = Pulses(me.id, tempo.beat_seconds, tempo.dead_seconds)
-        writer = Writer(self.view, pulses, clock)
+        writer = Writer(self.view, pulses, clock, denied_seconds=tempo.beat_seconds)
         self._threads = [
             Thread(target=self._reader.run, name="evac-rdzv-read", daemon=True),
             Thread(target=writer.run, name="evac-rdzv-write", daemon=True),
@@ -79,13 +85,18 @@ class Follower:
 
     @property
     def trouble(self) -> str:
-        """Why the store cannot be reached; "" while it can."""
-        return self.view.trouble
+        """Why the store cannot be reached, or takes nothing; "" while it does."""
+        return self.view.trouble or self.view.mute
 
     @property
     def denied(self) -> str:
         """Why the store turns this agent away, which only a person can help; "" while it does not."""
         return self.view.denied
+
+    @property
+    def admitted(self) -> bool:
+        """Whether the store has taken something from this agent once."""
+        return self.view.admitted
 
     @property
     def connected(self) -> bool:

@@ -187,7 +187,7 @@ class EvacHandler(RendezvousHandler):
             state, now = follower.state, monotonic()
             if not follower.stays and self._parting.leave():
                 raise SystemExit(0)
-            if follower.denied and not self._number:
+            if follower.denied and not follower.admitted:
                 raise RendezvousConnectionError(self._denied())
             ends = self._ends(state, deserted=deserted)
             rank = state.round.rank(self._me.id)

@@ -1,6 +1,6 @@
 """What a store must be able to do for a job's nodes to meet in it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from evac.errors import EvacError
@@ -21,17 +21,6 @@ class Refused(Unreachable):
 
 class Denied(Unreachable):
     """It answers, and lets nobody in who comes like this: no soon try can help, but a person can."""
-
-
-def denials() -> Iterator[float]:
-    """Seconds between tries at a store that turns us away.
-
-    Passwords are made to be slow to look at: a thousand agents that try on would keep it busy.
-    """
-    pause = 5.0
-    while True:
-        yield pause
-        pause = min(2 * pause, 60.0)
 
 
 class Keys(Protocol):

@@ -13,7 +13,7 @@ from evac._clock import Monotonic
 from evac.rendezvous import log
 from evac.rendezvous.address import Address
 from evac.rendezvous.events import Event, Moved
-from evac.rendezvous.keys import Denied, Keys, Unreachable, denials
+from evac.rendezvous.keys import Denied, Keys, Unreachable
 from evac.rendezvous.services import first_entry, taken_over
 from evac.rendezvous.snapshot import Snapshot, dump
 from evac.rendezvous.succession import (
@@ -43,6 +43,8 @@ class Reader:
     Args:
         standby: Keys of the server that this agent would serve the log from; None if it has none.
         patience_seconds: That the one who serves the log next may take to begin.
+        denied_seconds: Between two tries at a store that turns this agent away: no more than between two
+            signs of life. Who comes back later than the others is taken for dead by them.
     """
 
     def __init__(
@@ -52,15 +54,18 @@ class Reader:
         clock: Monotonic,
         *,
         patience_seconds: float,
+        denied_seconds: float,
     ) -> None:
         self._view = view
         self._standby = standby
         self._clock = clock
         self._patience_seconds = patience_seconds
+        self._denied_seconds = denied_seconds
         self._keys: Keys | None = None
-        self._pause, self._denials = _FIRST_PAUSE, denials()
-        # Since when the store has not answered.
+        self._pause = _FIRST_PAUSE
+        # Since when the store has not answered, and since when it has.
         self._lost_at: float | None = None
+        self._found_at: float | None = None
         self._looked_at = clock()
         # While the log moves: who was waited for long enough, who is waited for, and until when.
         self._given_up: set[str] = set()
@@ -91,9 +96,12 @@ class Reader:
                 view.rest(seconds)
             elif self._keys is not None and not view.ended:
                 try:
-                    self._keys.wait(log.entry(view.position))
+                    self._keys.wait(log.entry(view.await_next()))
+                    self._pause = _FIRST_PAUSE
                 except Unreachable as error:
                     view.rest(self._failed(error))
+                finally:
+                    view.awaited = None
 
     def step(self) -> float | None:
         """Read what there is, and go where the log goes; blocks no longer than the store does.
@@ -108,7 +116,7 @@ class Reader:
                 self._keys = view.open(view.address)
                 view.begin(self._keys)
                 view.connected()
-                self._pause, self._denials, self._lost_at = _FIRST_PAUSE, denials(), None
+                self._lost_at, self._found_at = None, self._clock()
             elif self._keys is not None:
                 view.catch_up(self._keys)
         except Unreachable as error:
@@ -142,6 +150,10 @@ class Reader:
         view, now = self._view, self._clock()
         self._hang_up()
         self._lost_at = now if self._lost_at is None else self._lost_at
+        if self._found_at is not None and now - self._found_at >= _LAST_PAUSE:
+            # Else it answers, and breaks off at once: no use in asking it faster and faster.
+            self._pause = _FIRST_PAUSE
+        self._found_at = None
         if isinstance(error, Denied):
             view.turned_away(str(error))
         view.in_trouble(str(error))
@@ -155,7 +167,7 @@ class Reader:
             view.host_has_died()
             return 0.0
         if isinstance(error, Denied):
-            return next(self._denials)
+            return self._denied_seconds
         pause, self._pause = self._pause, min(self._pause * 2, _LAST_PAUSE)
         return pause
 

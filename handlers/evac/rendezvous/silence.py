@@ -14,17 +14,24 @@ from contextlib import suppress
 from ipaddress import IPv6Address, ip_address
 from socket import AF_INET, AF_INET6
 
+# More the kernel does not take (net/ipv4/tcp.c: MAX_TCP_KEEPIDLE; an int).
+_LONGEST_PAUSE, _LONGEST_MS = 32767, 2**31 - 1
+
 
 def bound(line: socket.socket, seconds: float) -> None:
     """Give *line* up once its other end has not answered the kernel for *seconds* (at least 2)."""
     probes = 3
-    pause = max(int(seconds / (probes + 1)), 1)
+    pause = min(max(int(seconds / (probes + 1)), 1), _LONGEST_PAUSE)
     line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, pause)
     line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, pause)
     line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, probes)
     # The limit where something is under way, and also for the probes.
-    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(int(seconds * 1000), 2000))
+    line.setsockopt(
+        socket.IPPROTO_TCP,
+        socket.TCP_USER_TIMEOUT,
+        min(max(int(seconds * 1000), 2000), _LONGEST_MS),
+    )
 
 
 def bound_all(host: str, port: int, seconds: float) -> int:

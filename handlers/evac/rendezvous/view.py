@@ -42,9 +42,12 @@ class View:
         line: Counts connections of the reader, and moves; 0 before the first. Whoever writes over
             an older one writes no more.
         trouble: Why the store cannot be reached; "" while it can.
+        mute: Why nothing can be written, though it is read; "" while it can.
+        admitted: Something of this agent's was written once.
         denied: Why it turns this agent away, which only a person can help; "" while it does not.
         stale: The store holds another service than this by now.
         due: A snapshot that this agent is to publish.
+        awaited: Number of the entry that the reader waits for; None while it does not.
     """
 
     def __init__(
@@ -63,11 +66,13 @@ class View:
         self.service = ""
         self.line = 0
         self.trouble = "not connected yet"
-        self.denied = ""
+        self.mute = self.denied = ""
+        self.admitted = False
         self.ended = False
         self.stale = False
         self.outbox: deque[Event] = deque()
         self.due: Snapshot | None = None
+        self.awaited: int | None = None
         self._fresh = fresh
         self._confirmed = 0
         # The last word about this agent's own node.
@@ -179,6 +184,12 @@ class View:
             if not entries:
                 return
 
+    def await_next(self) -> int:
+        """Number of the entry that the reader waits for from now on."""
+        with self.changed:
+            self.awaited = self.position
+            return self.awaited
+
     def fold(self, text: bytes) -> None:
         """Read one entry."""
         self.position += 1
@@ -225,12 +236,28 @@ class View:
             self.trouble = reason
             self.changed.notify_all()
 
-    def turned_away(self, reason: str) -> None:
-        """The store does not let this agent in, or does again (*reason* is "" then)."""
+    def unheard(self, reason: str) -> None:
+        """Nothing that this agent says can be written, whatever it reads."""
         with self.changed:
-            if reason and not self.denied and not self.ended:
+            if not (self.mute or self.trouble or self.denied or self.ended or self.goes):
+                logger.warning("the rendezvous store takes nothing, trying again: %s", reason)
+            self.mute = reason
+            self.changed.notify_all()
+
+    def heard(self) -> None:
+        """Something of this agent's is written."""
+        if self.admitted and not (self.mute or self.denied):
+            return
+        with self.changed:
+            self.admitted, self.mute, self.denied = True, "", ""
+            self.changed.notify_all()
+
+    def turned_away(self, reason: str) -> None:
+        """The store does not let this agent in."""
+        with self.changed:
+            if not self.denied and not self.ended:
                 logger.warning("the rendezvous store turns this agent away: %s", reason)
-            self.denied = reason
+            self.denied, self.mute = reason, ""
             self.changed.notify_all()
 
     # --- writing ---------------------------------------------------------------------------

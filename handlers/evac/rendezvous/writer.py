@@ -11,28 +11,37 @@ from itertools import count
 from evac._clock import Monotonic
 from evac.rendezvous import log
 from evac.rendezvous.events import Gone, Leave
-from evac.rendezvous.keys import Denied, Keys, Unreachable, denials
+from evac.rendezvous.keys import Denied, Keys, Unreachable
 from evac.rendezvous.pulse import Pulses
 from evac.rendezvous.snapshot import Snapshot
 from evac.rendezvous.view import View
 
 logger = logging.getLogger("evac")
 
-_PAUSE, _FAULT_PAUSE = 0.2, 1.0
+_FIRST_PAUSE, _LAST_PAUSE, _FAULT_PAUSE = 0.2, 2.0, 1.0
+# A write that fails may have been the first to feel what the reader will be told in a moment.
+_TELL_PAUSE = 4 * _FIRST_PAUSE
 _POLL_SECONDS = 0.02
 
 
 class Writer:
-    """One agent's; `run` is its thread."""
+    """One agent's; `run` is its thread.
 
-    def __init__(self, view: View, pulses: Pulses, clock: Monotonic) -> None:
+    Args:
+        denied_seconds: See `Reader`.
+    """
+
+    def __init__(
+        self, view: View, pulses: Pulses, clock: Monotonic, *, denied_seconds: float
+    ) -> None:
         self._view = view
         self._pulses = pulses
         self._clock = clock
         self._marks = count(1)
         # The reader's connection over which was written last.
         self._line = 0
-        self._denials = denials()
+        self._pause = _FIRST_PAUSE
+        self._denied_seconds = denied_seconds
 
     def run(self) -> None:
         """Until the agent ends, whatever goes wrong: without this thread it would be mute."""
@@ -41,10 +50,13 @@ class Writer:
                 self._run()
             except Denied as error:
                 self._view.turned_away(str(error))
-                self._view.rest(next(self._denials))
+                self._view.rest(self._denied_seconds)
             except Unreachable as error:
                 logger.debug("could not write: %s", error)
-                self._view.rest(_PAUSE)
+                if self._pause >= _TELL_PAUSE:
+                    self._view.unheard(str(error))
+                self._view.rest(self._pause)
+                self._pause = min(2 * self._pause, _LAST_PAUSE)
             except Exception:
                 logger.exception("writing to the rendezvous log failed; it is opened anew")
                 self._view.rest(_FAULT_PAUSE)
@@ -72,9 +84,8 @@ class Writer:
                     continue
                 if pulses.next <= self._clock():
                     self._beat(keys, self._line)
-                    if view.denied:
-                        self._denials = denials()
-                        view.turned_away("")
+                    self._pause = _FIRST_PAUSE
+                    view.heard()
         finally:
             if keys is not None:
                 keys.close()
@@ -102,9 +113,11 @@ class Writer:
             with view.changed:
                 view.outbox.popleft()
                 view.changed.notify_all()
-        due, view.due = view.due, None
-        if due is not None:
+        if (due := view.due) is not None:
             log.compact(keys, due)
+            with view.changed:
+                # Another may have come meanwhile.
+                view.due = None if view.due is due else view.due
         return True
 
     def _append(self, keys: Keys, line: int) -> bool:
@@ -139,11 +152,14 @@ class Writer:
         with view.changed:
             if view.line != line or view.goes:
                 return
-            stuck, ours = view.position, latest is not None and latest.service == view.service
+            # The reader may have begun to wait for what was gone by then, whatever was adopted since.
+            stuck = view.position if view.awaited is None else view.awaited
+            ours = latest is not None and latest.service == view.service
             if latest is not None and ours:
                 if latest.at <= stuck:
                     return
-                view.adopt(latest)
+                if latest.at > view.position:
+                    view.adopt(latest)
             else:
                 view.stale = True
         # Wakes our own reader, which may wait for an entry that never comes.

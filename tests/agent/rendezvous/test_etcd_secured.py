@@ -5,6 +5,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -17,7 +18,7 @@ from aiohttp.test_utils import TestServer
 from evac.errors import ConfigError
 from evac.rendezvous import log
 from evac.rendezvous.address import ETCD, ETCD_TLS, Address
-from evac.rendezvous.etcd_access import Access, EtcdFiles
+from evac.rendezvous.etcd_access import Access, EtcdFiles, Shown
 from evac.rendezvous.etcd_keys import EtcdKeys
 from evac.rendezvous.events import Depart, decode
 from evac.rendezvous.keys import Denied
@@ -56,6 +57,7 @@ def tells(
         timeout_seconds=1e6,
         clock=SystemClock(),
         etcds=etcds,
+        denied_pauses=(0.0,),
     )
 
 
@@ -123,9 +125,13 @@ def no_certificate(etcd: Secured) -> Etcds:
     return named(etcd, replace(etcd.files, cert="", key=""))
 
 
-def wrong_certificate(etcd: Secured) -> Etcds:
+def wrong_certificate_files(etcd: Secured) -> EtcdFiles:
     cert, key = write(etcd.folder, "other", trustme.CA())
-    return named(etcd, replace(etcd.files, cert=cert, key=key))
+    return replace(etcd.files, cert=cert, key=key)
+
+
+def wrong_certificate(etcd: Secured) -> Etcds:
+    return named(etcd, wrong_certificate_files(etcd))
 
 
 def no_file(etcd: Secured) -> Etcds:
@@ -163,6 +169,55 @@ async def test_who_is_not_let_in_is_told_why_and_does_not_try_on(
     assert wrong is not None
     assert told in wrong
     assert PASSWORD not in f"{wrong} {logged}"
+
+
+class Changing(Etcds):
+    """A person puts it right between the first try and the second."""
+
+    def __init__(self, etcd: Secured, files: EtcdFiles, change: Callable[[], object]) -> None:
+        super().__init__([f"https://{HOST}:{etcd.port}"], files)
+        self._change, self._tries = change, 0
+
+    async def shown(self, address: Address) -> Shown:
+        self._tries += 1
+        if self._tries == 2:
+            await asyncio.to_thread(self._change)
+        return await super().shown(address)
+
+
+def password_changed(etcd: Secured) -> tuple[EtcdFiles, Callable[[], object]]:
+    files = etcd.user(USER, "not this one")
+    return files, lambda: Path(files.password).write_text(PASSWORD)
+
+
+def role_granted(etcd: Secured) -> tuple[EtcdFiles, Callable[[], object]]:
+    etcd.as_root("/v3/auth/user/add", name="later", password="later")
+    grant = partial(etcd.as_root, "/v3/auth/user/grant", user="later", role=USER)
+    return etcd.user("later", "later"), grant
+
+
+def certificate_renewed(etcd: Secured) -> tuple[EtcdFiles, Callable[[], object]]:
+    files = wrong_certificate_files(etcd)
+
+    def renew() -> None:
+        Path(files.cert).write_bytes(Path(etcd.files.cert).read_bytes())
+        Path(files.key).write_bytes(Path(etcd.files.key).read_bytes())
+
+    return files, renew
+
+
+@pytest.mark.parametrize("changed", [password_changed, role_granted, certificate_renewed])
+async def test_a_departure_amid_a_change_of_users_is_tried_again(
+    etcd: Secured,
+    session: aiohttp.ClientSession,
+    changed: Callable[[Secured], tuple[EtcdFiles, Callable[[], object]]],
+) -> None:
+    files, change = await asyncio.to_thread(changed, etcd)
+    address = etcd.address(changed.__name__)
+
+    assert await tells(session, Changing(etcd, files, change), address).announce(LEAVING) is None
+
+    assert await asyncio.to_thread(said, etcd, address) == ["leaving"]
 
 
 async def test_a_name_that_the_certificate_does_not_have_is_not_believed(

@@ -10,9 +10,10 @@ import pytest
 
 from evac.rendezvous import log
 from evac.rendezvous.address import Address, prefix_of
-from evac.rendezvous.etcd_calls import Answer, EtcdCalls, Login, Request, Steps, T
+from evac.rendezvous.etcd_calls import Answer, EtcdCalls, Request, Steps, T
 from evac.rendezvous.etcd_keys import EtcdKeys
-from evac.rendezvous.keys import Unreachable
+from evac.rendezvous.etcd_login import Login
+from evac.rendezvous.keys import Denied, Unreachable
 from tests.handlers.rendezvous.nodes import local, until
 
 # Less etcd does not grant.
@@ -165,6 +166,27 @@ def test_whose_lease_comes_too_late_takes_the_other_and_gives_its_own_back() -> 
     assert [one.path for one in asked][1:4] == ["/v3/lease/grant", "/v3/kv/txn", "/v3/lease/revoke"]
     assert json.loads(asked[3].body) == {"ID": "7"}
     assert json.loads(asked[-1].body)["success"][0]["request_put"]["lease"] == "8"
+
+
+def test_whose_lease_comes_too_late_for_a_job_that_ends_writes_nothing() -> None:
+    """With no lease it would stay for ever."""
+    calls = EtcdCalls("h:1", "evac/run", Login())
+
+    with pytest.raises(Unreachable, match="are being deleted"):
+        drive(calls.put("a", b"1"), NOTHING, {"ID": "7"}, {"succeeded": False}, {}, NOTHING)
+
+
+def test_who_may_only_read_gives_the_lease_back() -> None:
+    steps = EtcdCalls("h:1", "evac/run", Login()).put("a", b"1")
+    next(steps)
+    for answer in (NOTHING, {"ID": "7"}):
+        steps.send(Answer(200, json.dumps(answer).encode()))
+
+    back = steps.send(Answer(403, b'{"message": "etcdserver: permission denied"}'))
+
+    assert (back.path, json.loads(back.body)) == ("/v3/lease/revoke", {"ID": "7"})
+    with pytest.raises(Denied):
+        steps.send(Answer(200, b"{}"))
 
 
 def test_who_has_written_nothing_keeps_nothing_alive() -> None:

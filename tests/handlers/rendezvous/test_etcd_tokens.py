@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from evac.rendezvous.etcd_calls import Answer, EtcdCalls, Login, Ticket
+from evac.rendezvous.etcd_calls import Answer, EtcdCalls
+from evac.rendezvous.etcd_login import Login, Ticket
 from evac.rendezvous.keys import Denied, Unreachable
 
 FORBIDDEN = "etcdserver: permission denied"

@@ -111,7 +111,13 @@ class Sim:
         fresh = hosted(State(held=True), self.me) if hosts else State()
         world.stores[self.me.standby] = {}
         self.view = View(HOME, self.me, world.opener(name), fresh)
-        self.reader = Alone(self.view, self._standby, lambda: world.now, patience_seconds=2.0)
+        self.reader = Alone(
+            self.view,
+            self._standby,
+            lambda: world.now,
+            patience_seconds=2.0,
+            denied_seconds=5.0,
+        )
         self.works = ""
         self.members: frozenset[str] = frozenset()
         self.number = self.before = self.opened = 0
