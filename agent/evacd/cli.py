@@ -172,7 +172,7 @@ def _check(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 def _install(arguments: argparse.Namespace, _: Mapping[str, str]) -> int:
     from evacd.install import install
 
-    root = arguments.root.absolute()
+    root = _tree(arguments)
     install(root, python=sys.executable, dry_run=arguments.dry_run, say=_say)
     if not arguments.dry_run:
         _say(
@@ -185,8 +185,15 @@ def _install(arguments: argparse.Namespace, _: Mapping[str, str]) -> int:
 def _uninstall(arguments: argparse.Namespace, _: Mapping[str, str]) -> int:
     from evacd.install import uninstall
 
-    uninstall(arguments.root.absolute(), dry_run=arguments.dry_run, say=_say)
+    uninstall(_tree(arguments), dry_run=arguments.dry_run, say=_say)
     return OK
+
+
+def _tree(arguments: argparse.Namespace) -> Path:
+    root: Path = arguments.root
+    if not root.is_dir():
+        raise ConfigError("--root", str(root), "a folder that is there: the tree of an image")
+    return root.absolute()
 
 
 def _say(line: str) -> None:

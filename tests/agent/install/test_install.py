@@ -48,6 +48,15 @@ def files(root: Path) -> list[str]:
     return sorted(one for one in found if one not in {"etc/group", "etc/gshadow", "etc/.pwd.lock"})
 
 
+@pytest.mark.parametrize("command", ["install", "uninstall"])
+def test_a_tree_that_is_not_there_is_wrong_usage_and_not_made(root: Path, command: str) -> None:
+    found = evacd(command, "--root", f"{root}/none")
+
+    assert found.returncode == 2
+    assert f"--root: {root}/none: expected a folder that is there" in found.stderr
+    assert not (root / "none").exists()
+
+
 def test_it_writes_these_files_and_enables_the_unit(root: Path) -> None:
     done("install", "--root", str(root))
 
