@@ -15,6 +15,7 @@ from threading import Event
 from urllib.parse import urlsplit
 from weakref import finalize
 
+from evac._clock import Monotonic, monotonic
 from evac.errors import (
     ConfigError,
     StoreError,
@@ -48,9 +49,12 @@ class PeerStore:
     Args:
         location: As `parse` gave it.
         looks: How long is waited for anything but a put: who saves has little time for them.
+        clock: Monotonic seconds.
     """
 
-    def __init__(self, location: Location, *, looks: Pace = PATIENT) -> None:
+    def __init__(
+        self, location: Location, *, looks: Pace = PATIENT, clock: Monotonic = monotonic
+    ) -> None:
         self._location = location
         self._looks = looks
         self._connections = int(location.options.get("connections", CONNECTIONS))
@@ -60,6 +64,7 @@ class PeerStore:
             there.port or 0,
             token_path(location),
             patience=float(location.options.get("timeout", TIMEOUT)),
+            clock=clock,
         )
         # A store has no end of its own; its connections go with it.
         finalize(self, self._links.close)

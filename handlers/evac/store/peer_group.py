@@ -37,14 +37,13 @@ from evac.store import Entry
 from evac.store.keys import split
 from evac.store.location import JOB, Location, is_address, parse
 from evac.store.peer import OPTIONS, PeerLeaving, PeerStore, token_path
+from evac.store.peer_known import KnownPeers
 from evac.store.peer_links import HURRIED, PATIENT, PeerGone
 from evac.store.progress import Told
 
 T = TypeVar("T")
 # What a process that has registered nobody goes by: "host:port,host:port".
 VARIABLE = "EVAC_PEERS"
-# A peer that did not answer, or leaves, is the last to be offered a body for so long.
-AWAY_SECONDS = 60.0
 # A put that is cut off where nothing has moved for so long hung on its peer.
 _HUNG_SECONDS = 1.0
 # Bodies of which it is remembered who has them: few enough to cost nothing.
@@ -81,9 +80,7 @@ class PeerGroup:
         self._everybody = everybody or members
         self._node = node
         self._clock = clock
-        self._stores: dict[str, PeerStore] = {}
-        self._away: dict[str, float] = {}
-        self._gone: dict[str, float] = {}
+        self._peers = KnownPeers(location, HURRIED if hurried else PATIENT, clock)
         self._where: dict[str, str] = {}
 
     @classmethod
@@ -140,7 +137,7 @@ class PeerGroup:
                 await store.put(key, data, progress=moved)
             except CancelledError:
                 if self._clock() - heard >= _HUNG_SECONDS:
-                    self._leave_alone(store.address)
+                    self._peers.leave_alone(store.address, gone=False)
                 raise
 
         before = self._where.pop(key, None)
@@ -148,7 +145,7 @@ class PeerGroup:
         self._remember(key, address)
         if before is not None and before != address:
             with suppress(StoreError):  # the newer one counts, wherever an older one is left
-                await self._store(before).delete(key)
+                await self._peers.store(before).delete(key)
 
     async def create(self, key: str, data: bytes) -> bool:
         """See `Store.create`: nowhere where any peer has it.
@@ -185,7 +182,7 @@ class PeerGroup:
         if all(store.address == at for store in await self._holders(key)):
             self._remember(key, at)  # a put may go elsewhere, and takes it away then
             return True
-        await self._store(at).delete(key)
+        await self._peers.store(at).delete(key)
         return False
 
     async def get(self, key: str) -> bytes:
@@ -198,7 +195,7 @@ class PeerGroup:
         split(key)
         if (address := self._where.get(key)) is not None:
             try:
-                return await self._store(address).read(key, offset, into)
+                return await self._peers.store(address).read(key, offset, into)
             except StoreError:
                 self._where.pop(key, None)
         return await self._from_holder(key, lambda store: store.read(key, offset, into))
@@ -253,8 +250,7 @@ class PeerGroup:
         return self._away_last(self._ordered(key, self._members(key), whose=self._node))
 
     def _away_last(self, order: Sequence[str]) -> tuple[str, ...]:
-        now = self._clock()
-        return tuple(sorted(order, key=lambda address: self._away.get(address, now) > now))
+        return tuple(sorted(order, key=self._peers.is_away))
 
     def _ordered(self, key: str, addresses: Iterable[str], *, whose: str) -> Sequence[str]:
         job = "/".join(key.split("/")[:2])
@@ -283,12 +279,12 @@ class PeerGroup:
         failure: StoreError = StoreRejected(key, "no peer of this job is known")
         for address in order:
             try:
-                return address, await work(self._store(address))
+                return address, await work(self._peers.store(address))
             except PeerLeaving as error:
-                self._leave_alone(address)
+                self._peers.leave_alone(address, gone=False)
                 failure = failure if isinstance(failure, StoreUnavailable) else error
             except StoreUnavailable as error:
-                self._leave_alone(address)
+                self._peers.leave_alone(address, gone=False)
                 if sure and not (isinstance(error, PeerGone) and error.refused):
                     raise
                 failure = error
@@ -331,7 +327,7 @@ class PeerGroup:
         found = [(came, store.address) for store, came in said if came is not None]
         if not found and silent is not None:
             raise silent
-        return [self._store(address) for _, address in sorted(found, reverse=True)]
+        return [self._peers.store(address) for _, address in sorted(found, reverse=True)]
 
     def _came(self, age: int) -> float:
         """When what is *age* milliseconds old by an answer that has just come was put there, on our clock.
@@ -348,23 +344,21 @@ class PeerGroup:
         Raises:
             StoreError: None answers.
         """
-        now = self._clock()
         known = self._ordered(key, self._everybody(key), whose=self._node)
-        # No sign of the host for many seconds: each further call would wait as long.
-        asked = [one for one in known if self._gone.get(one, now) <= now] or known
+        asked = [one for one in known if not self._peers.is_gone(one)] or known
         said: dict[str, T] = {}
         gone: list[StoreError] = []
         silent: list[StoreError] = []
 
         async def ask(address: str) -> None:
             try:
-                said[address] = await work(self._store(address))
+                said[address] = await work(self._peers.store(address))
             except PeerGone as error:
-                self._leave_alone(address, gone=not error.refused)
+                self._peers.leave_alone(address, gone=not error.refused)
                 gone.append(error)
             except StoreError as error:
                 if isinstance(error, StoreUnavailable):  # a refusal may be of this one call
-                    self._leave_alone(address, gone=self._hurried)
+                    self._peers.leave_alone(address, gone=self._hurried)
                 (gone if self._hurried else silent).append(error)
 
         async with TaskGroup() as tasks:
@@ -372,28 +366,13 @@ class PeerGroup:
                 tasks.create_task(ask(address))
         if not said and (silent or gone):
             raise (silent or gone)[0]
-        answers = [(self._store(one), said[one]) for one in asked if one in said]
+        answers = [(self._peers.store(one), said[one]) for one in asked if one in said]
         return answers, silent[0] if silent else None
 
     def _remember(self, key: str, address: str) -> None:
         if len(self._where) >= _REMEMBERED:
             self._where.pop(next(iter(self._where)))
         self._where[key] = address
-
-    def _leave_alone(self, address: str, *, gone: bool = False) -> None:
-        until = self._clock() + AWAY_SECONDS
-        self._away[address] = until
-        if gone:
-            self._gone[address] = until
-
-    def _store(self, address: str) -> PeerStore:
-        if address not in self._stores:
-            there = self._location
-            self._stores[address] = PeerStore(
-                Location(there.scheme, address, there.prefix, there.options),
-                looks=HURRIED if self._hurried else PATIENT,
-            )
-        return self._stores[address]
 
 
 def _from_environment(_: str) -> Sequence[str]:

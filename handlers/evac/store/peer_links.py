@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
+from weakref import WeakSet
 
+from evac._clock import Monotonic, monotonic
 from evac.errors import ProtocolError, StoreMissing, StoreRejected, StoreUnavailable
 from evac.store import peer_wire as wire
 from evac.store.peer_line import Line, Lost
@@ -36,6 +38,9 @@ HURRIED = Pace(connect=2.0, handshake=2.5, quiet=2.5)
 PATIENT = Pace(connect=8.0, handshake=10.0, quiet=float("inf"))
 # Waiting ones; more are closed after use.
 KEPT = 8
+# A peer hangs up on who asks nothing for two minutes, and one that is gone does not even do that.
+WAITS_SECONDS = 90.0
+_SWEEP_SECONDS = 5.0
 
 
 class PeerGone(StoreUnavailable):
@@ -61,16 +66,29 @@ class Links:
         host: Name or address.
         token_file: Holds what opens the peer; None for a peer that asks for nothing.
         patience: Seconds that an answer may take.
+        clock: Monotonic seconds.
     """
 
-    def __init__(self, host: str, port: int, token_file: Path | None, *, patience: float) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        token_file: Path | None,
+        *,
+        patience: float,
+        clock: Monotonic = monotonic,
+    ) -> None:
+        self._clock = clock
         self._host = host
         self._port = port
         self._token_file = token_file
         self._patience = patience
         self._lock = Lock()
-        self._waiting: list[Line] = []
+        # Each with since when.
+        self._waiting: list[tuple[Line, float]] = []
         self._pid = os.getpid()
+        self._sweeps = 0.0
+        _everybody.add(self)
 
     @contextmanager
     def line(self, key: str, stop: Callable[[], bool], pace: Pace) -> "Iterator[Link]":
@@ -100,7 +118,21 @@ class Links:
         """Close those that wait."""
         with self._lock:
             waiting, self._waiting = self._waiting, []
-        for line in waiting:
+        for line, _ in waiting:
+            line.close()
+
+    @property
+    def waiting(self) -> int:
+        """How many wait."""
+        return len(self._waiting)
+
+    def let_go(self) -> None:
+        """Close those that have waited for long."""
+        before = self._clock() - WAITS_SECONDS
+        with self._lock:
+            old = [line for line, since in self._waiting if since <= before]
+            self._waiting = [one for one in self._waiting if one[1] > before]
+        for line in old:
             line.close()
 
     def take(self) -> Line | None:
@@ -108,20 +140,26 @@ class Links:
         with self._lock:
             if self._pid != os.getpid():
                 # A fork inherits its parent's connections, and must not talk into them.
-                for line in self._waiting:
+                for line, _ in self._waiting:
                     line.close()
                 self._waiting.clear()
                 self._pid = os.getpid()
-            return self._waiting.pop() if self._waiting else None
+            return self._waiting.pop()[0] if self._waiting else None
 
     def keep(self, line: Line) -> None:
         """One that is in order, for whoever comes next."""
         line.stopped, line.quiet = _never, float("inf")
+        now = self._clock()
         with self._lock:
-            if len(self._waiting) < KEPT and self._pid == os.getpid():
-                self._waiting.append(line)
-                return
-        line.close()
+            kept = len(self._waiting) < KEPT and self._pid == os.getpid()
+            if kept:
+                self._waiting.append((line, now))
+        if not kept:
+            line.close()
+        if now >= self._sweeps:
+            self._sweeps = now + _SWEEP_SECONDS
+            for links in _everybody.all():
+                links.let_go()
 
     def open(self, key: str, stop: Callable[[], bool], pace: Pace) -> Line:
         """A new one.
@@ -173,6 +211,32 @@ class Links:
         if not token:
             raise StoreRejected(key, f"token file {self._token_file} is empty")
         return token
+
+
+class _Everybody:
+    """All peers of this process: of one that nobody asks again, nobody else would close what waits for that."""
+
+    def __init__(self) -> None:
+        self._links: WeakSet[Links] = WeakSet()
+        self._renew()
+        os.register_at_fork(after_in_child=self._renew)
+
+    def _renew(self) -> None:
+        # A thread that held it when this process was forked is not here to let it go.
+        self._lock = Lock()
+
+    def add(self, links: Links) -> None:
+        """One more."""
+        with self._lock:
+            self._links.add(links)
+
+    def all(self) -> "list[Links]":
+        """Those whose stores there still are."""
+        with self._lock:
+            return list(self._links)
+
+
+_everybody = _Everybody()
 
 
 class Link:

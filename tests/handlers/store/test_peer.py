@@ -14,8 +14,10 @@ from structlog.testing import capture_logs
 
 from evac.errors import ConfigError, StoreMissing, StoreRejected, StoreUnavailable
 from evac.store import Store, is_durable, open_store
-from evac.store.peer import PeerLeaving
-from evac.store.peer_links import PeerGone
+from evac.store.location import parse
+from evac.store.peer import OPTIONS, PeerLeaving, PeerStore
+from evac.store.peer_known import MOST, KnownPeers
+from evac.store.peer_links import PATIENT, WAITS_SECONDS, PeerGone
 from evac.store.retry import Retry
 from evacd.clock import SystemClock
 from evacd.peer import PeerServer, PeerSettings
@@ -394,3 +396,36 @@ def flipping(port: int, *, after: int, back: bool = False, end: bool = False) ->
         thread.join()
     for one in opened:
         one.close()
+
+
+async def test_what_waits_for_a_peer_that_nobody_asks_again_does_not_stay_open() -> None:
+    now = 1000.0
+    with running(replace(SETTINGS, token=b"")) as one, running(replace(SETTINGS, token=b"")) as two:
+        first, second = (
+            PeerStore(
+                parse(f"evac://127.0.0.1:{server.port}/{fresh()}", options=OPTIONS),
+                clock=lambda: now,
+            )
+            for server in (one, two)
+        )
+        await first.put("job/a.bin", memoryview(bytes(40 * MIB)))
+        assert first._links.waiting >= 2
+        now += WAITS_SECONDS / 2
+        await second.put("job/b.bin", memoryview(b"x"))
+        assert first._links.waiting >= 2
+        now += WAITS_SECONDS / 2
+        await second.put("job/b.bin", memoryview(b"x"))
+        assert (first._links.waiting, second._links.waiting) == (0, 1)
+        assert await second.get("job/b.bin") == b"x"
+        assert [entry.nbytes for entry in await first.list("")] == [40 * MIB]
+
+
+def test_of_peers_that_came_and_went_for_months_the_last_are_known() -> None:
+    peers = KnownPeers(parse("evac://job", options=OPTIONS), PATIENT, lambda: 1000.0)
+    for number in range(2 * MOST):
+        address = f"10.0.{number // 256}.{number % 256}:9912"
+        assert peers.store(address) is peers.store(address)
+        peers.leave_alone(address, gone=True)
+    assert all(len(known) == MOST for known in (peers._stores, peers._away, peers._gone))
+    assert peers.is_gone(address)
+    assert not peers.is_gone("10.0.0.0:9912")
