@@ -22,6 +22,7 @@ from evac.errors import ConfigError, GenerationError
 from evac.generation import WEIGHTS, Generation
 from evac.manifest import FULL
 from evac.store import Store, open_store
+from evac.store.location import is_of_job
 
 NEWEST = "newest"
 _ONLY = "weights only"
@@ -161,10 +162,12 @@ def open_named(store: str | None) -> Store:
     """The store that a person named: a URL, or a folder.
 
     Raises:
-        ConfigError: None was, or none of this kind is known.
+        ConfigError: None was, or none of this kind is known, or nobody says whose memory it is.
     """
     if not store:
         raise ConfigError("STORE", "store", "a folder or URL here, or in EVAC_STORE")
+    if is_of_job(store) and not os.environ.get("EVAC_PEERS", "").strip():
+        raise ConfigError("EVAC_PEERS", store, "the job's other nodes: host:port,host:port")
     if "://" in store:
         return open_store(store)
     return open_store(f"file://{os.path.abspath(store)}")

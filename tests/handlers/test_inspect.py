@@ -87,6 +87,16 @@ def test_ls_of_a_folder_that_is_missing_is_wrong_usage(tmp_path: Path) -> None:
         run("ls", f"file://{tmp_path}/mistyped")
 
 
+def test_a_jobs_peers_that_nobody_names_are_not_called_empty(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("EVAC_PEERS", raising=False)
+
+    for command in ("ls", "verify"):
+        with pytest.raises(ConfigError, match=r"^EVAC_PEERS: evac://job: expected the job's other"):
+            run(command, "evac://job")
+
+
 def test_ls_of_an_empty_store_says_so_and_fails(
     store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
