@@ -2,6 +2,7 @@
 
 import base64
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,7 @@ def test_who_was_turned_away_for_so_long_that_it_counts_as_dead_comes_back_by_it
     assert [node.join() for node in (*nodes, lone)] == ["finished"] * 3
 
 
+@pytest.mark.skipif(os.environ.get("EVAC_NIGHTLY") != "1", reason="EVAC_NIGHTLY=1 runs it")
 def test_an_etcd_that_is_started_anew_costs_no_round_with_its_data_or_without(
     tmp_path: Path,
 ) -> None:
