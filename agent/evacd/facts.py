@@ -172,6 +172,7 @@ class Unit:
         lanes: URLs of the stores that it may go to, the most preferred one first.
         candidates: Newest first; empty where nothing is complete.
         turn_seconds: Callback mode: how long its own flush takes, at most; None if staged.
+        callers: Likewise: its callback workloads on board, by ids that none of a later one's is.
         empty_because: Why there is no candidate, for the report.
         durable: The newest generation that is whole in a durable store; None before the first.
         deadline: Its own, where it leaves before the rest of the node; the sooner one counts.
@@ -185,6 +186,7 @@ class Unit:
     lanes: tuple[str, ...]
     candidates: tuple[Candidate, ...] = ()
     turn_seconds: float | None = None
+    callers: frozenset[int] = frozenset()
     empty_because: str = "nothing was staged"
     durable: Generation | None = None
     deadline: float | None = None

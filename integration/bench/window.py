@@ -255,9 +255,7 @@ class Aboard:
         newer = tuple(c for c in old.candidates if c.generation > generation)
         self._units[unit] = replace(old, candidates=newer, durable=generation)
 
-    async def turn(
-        self, unit: str, *, seconds: float, order: str, patience: float | None = None
-    ) -> TurnResult:
+    async def turn(self, unit: str, **_: object) -> TurnResult:
         """See `OnBoard`."""
         raise AssertionError("there are no callback workloads here")
 

@@ -233,6 +233,19 @@ class TestSummary:
         (unit,) = summary(incident(given, bad)).units
         assert (unit.ending, unit.reason) == (Ending.LOST, "no room")
 
+    @pytest.mark.parametrize(("late", "ends"), [(True, Ending.LOST), (False, Ending.KEPT)])
+    def test_who_is_asked_later_than_the_others_decides_and_who_is_asked_again_does_not(
+        self, late: bool, ends: Ending
+    ) -> None:
+        given = e(1.0, "turn.given", unit="bob/eval", seconds=20.0)
+        good = e(4.0, "turn.finished", unit="bob/eval", ok=True, nbytes=5, seconds=3.0, reason="")
+        more = e(
+            5.0, "turn.given", unit="bob/eval", seconds=20.0, **({"late": True} if late else {})
+        )
+        bad = e(6.0, "turn.finished", unit="bob/eval", ok=False, nbytes=0, reason="rank 1: left")
+
+        assert ending(summary(incident(given, good, more, bad)), "bob/eval") is ends
+
     def test_a_part_whose_other_nodes_are_missing_says_so(self) -> None:
         part = e(2.5, "commit.finished", **{**COMMITTED.data, "durable": False})
         (unit,) = summary(incident(*SEEN, STARTED, FINISHED, part)).units

@@ -45,7 +45,13 @@ class Rehearsal:
         self._way.mark_durable(unit, generation)
 
     async def turn(
-        self, unit: str, *, seconds: float, order: str, patience: float | None = None
+        self,
+        unit: str,
+        *,
+        seconds: float,
+        order: str,
+        patience: float | None = None,
+        only: Collection[int] | None = None,
     ) -> TurnResult:
         """See `OnBoard`: its workload is not asked, and is taken at its word for the time."""
         promised = next((u.turn_seconds for u in self.units() if u.name == unit), None)

@@ -107,6 +107,7 @@ class Flush(Planning):
         if self.order is None or self.order.id != order.id:
             self._story.begin()
             self._tries.forget()
+            self._asked.forget()
             self._stopped.clear()
             now = self._clock.monotonic()
             self._own = {unit: own for unit, own in self._own.items() if own > now}
@@ -117,6 +118,7 @@ class Flush(Planning):
         """The order is withdrawn: finish the step that moves, begin no other."""
         self.order = None
         self._tries.forget()
+        self._asked.forget()
         self.wake()
 
     def rescue(self, unit: str, *, deadline: float | None = None) -> None:
@@ -230,7 +232,6 @@ class Flush(Planning):
         attempt = (step.unit, step.generation, step.kind, step.lane)
         self._tries.began(attempt)
         if step.generation is None:
-            self._tries.began((step.unit, None, "full", ""))
             await self._give_turn(step, tasks)
             return
         facts = {"unit": step.unit, "generation": asdict(step.generation), "lane": step.lane}
@@ -351,20 +352,29 @@ class Flush(Planning):
         seconds = step.ends - step.starts
         if not any(s.lane == step.lane and s.unit != step.unit for s in self.plan().steps):
             seconds = max(seconds, order.deadline - self._reserve - now)
-        given = {"unit": step.unit, "seconds": seconds}
+        aboard = (unit.callers for unit in self._on_board.units() if unit.name == step.unit)
+        if (asked := self._asked.begin(step.unit, next(aboard, frozenset()))) is None:
+            return
+        number, who = asked
+        given = {"unit": step.unit, "seconds": seconds, **({"late": True} if number else {})}
         self._record("turn.given", {**given, "priority": self._priority(step.unit)})
-        turn = tasks.create_task(self._take_turn(step.unit, order, seconds))
+        if number:
+            # It is not safe any more: somebody of it was not asked before.
+            self._story.forget(step.unit)
+        turn = tasks.create_task(self._take_turn(step.unit, order, seconds, number, who or None))
         done, _ = await wait([turn], timeout=seconds)
         if not done:
             # The lane goes on; what the workload still manages in overtime counts.
             self._story.end(Lost(step.unit, f"no answer within {seconds:.1f} s"))
 
-    async def _take_turn(self, unit: str, order: Order, seconds: float) -> None:
+    async def _take_turn(
+        self, unit: str, order: Order, seconds: float, number: int, who: frozenset[int] | None
+    ) -> None:
         began = self._clock.monotonic()
         patience = max(seconds, _PATIENCE_SECONDS)
         try:
             result = await self._on_board.turn(
-                unit, seconds=seconds, order=order.id, patience=patience
+                unit, seconds=seconds, order=order.id, patience=patience, only=who
             )
         except Exception as error:  # as in _save
             log.exception("turn.broke", unit=unit)
@@ -372,11 +382,14 @@ class Flush(Planning):
         if self.order is None or self.order.id != order.id:
             return
         took = self._clock.monotonic() - began
-        self._record("turn.finished", {"unit": unit, "seconds": took, **asdict(result)})
-        if result.ok:
-            self._keep(Kept(unit, None, result.nbytes, took))
+        ended = self._asked.end(unit, number, result)
+        if ended is None:
+            return
+        self._record("turn.finished", {"unit": unit, "seconds": took, **asdict(ended)})
+        if ended.ok:
+            self._keep(Kept(unit, None, ended.nbytes, took))
         else:
-            self._story.end(Lost(unit, result.reason))
+            self._story.end(Lost(unit, ended.reason))
         if self.settled.is_set():
             self._idle()
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from evacd.clock import Clock
 from evacd.facts import Order, Outcome, Plan, Try, Unit
+from evacd.flush.asked import Asked
 from evacd.flush.running import Running, routed
 from evacd.flush.seams import OnBoard
 from evacd.flush.story import Story
@@ -49,6 +50,7 @@ class Planning:
         # Of orphans that have one: a workload that leaves has not the node's time.
         self._own: dict[str, float] = {}
         self._tries = Tries()
+        self._asked = Asked()
         self._running: dict[str, Running] = {}
 
     @property
@@ -128,6 +130,7 @@ class Planning:
             self.outcomes,
             tried,
             self._story.failures,
+            self._asked,
         )
 
     def routed(self, unit: Unit) -> Unit:

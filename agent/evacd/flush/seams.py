@@ -1,6 +1,6 @@
 """What the flush works with: who is on board, and what puts parts into a store."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -26,9 +26,19 @@ class OnBoard(Protocol):
         ...
 
     async def turn(
-        self, unit: str, *, seconds: float, order: str, patience: float | None = None
+        self,
+        unit: str,
+        *,
+        seconds: float,
+        order: str,
+        patience: float | None = None,
+        only: Collection[int] | None = None,
     ) -> TurnResult:
-        """Let a callback workload flush itself; an answer counts for *patience* seconds."""
+        """Let callback workloads flush themselves; an answer counts for *patience* seconds.
+
+        Args:
+            only: Whom to ask, of `Unit.callers`; everybody by default.
+        """
         ...
 
 

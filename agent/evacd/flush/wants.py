@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from evac.store.durability import is_durable
 from evacd.facts import Candidate, Kept, Outcome, Step, Try, Unit
+from evacd.flush.asked import Asked
 from evacd.plan.risk import is_safe
 
 
@@ -31,6 +32,7 @@ class Wants:
         outcomes: Under this order.
         tried: What is not to be tried again.
         failed: Why each unit's tries failed, as it is to be told.
+        asked: Which callback workloads have had their turn.
     """
 
     units: tuple[Unit, ...]
@@ -39,6 +41,7 @@ class Wants:
     outcomes: Mapping[str, Outcome]
     tried: Collection[Try]
     failed: Mapping[str, str]
+    asked: Asked
 
     def unsafe(self) -> Iterator[Unit]:
         """Who has nothing safe yet; without candidates where nothing is left to try."""
@@ -52,11 +55,12 @@ class Wants:
                 unit = lasting if self._fresh(lasting, unit.candidates) else unit
             # What was kept under an order that is over says nothing of what died since.
             kept = self.ordered and isinstance(self.outcomes.get(unit.name), Kept)
-            if kept or is_safe(unit):
-                continue
             if unit.turn_seconds is not None:
-                if self.ordered and (unit.name, None, "full", "") not in self.tried:
+                # Also where others of it have had theirs, and are safe.
+                if self.ordered and self.asked.lacks(unit):
                     yield unit
+            elif kept or is_safe(unit):
+                continue
             elif unit.candidates and not self._fresh(unit, unit.candidates):
                 reason = self.failed.get(unit.name, "no store took it")
                 yield replace(unit, candidates=(), empty_because=reason)

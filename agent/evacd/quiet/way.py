@@ -6,7 +6,7 @@ is planned. So is of what any try, be it quiet time's or a drill's, has left in 
 """
 
 from asyncio import CancelledError, Task, wait
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
@@ -151,11 +151,19 @@ class GiveWay:
         self._on_board.mark_durable(unit, generation)
 
     async def turn(
-        self, unit: str, *, seconds: float, order: str, patience: float | None = None
+        self,
+        unit: str,
+        *,
+        seconds: float,
+        order: str,
+        patience: float | None = None,
+        only: Collection[int] | None = None,
     ) -> TurnResult:
         """See `OnBoard`; a workload that flushes by itself needs the link, too."""
         self.clear(self._lane_of(unit))
-        return await self._on_board.turn(unit, seconds=seconds, order=order, patience=patience)
+        return await self._on_board.turn(
+            unit, seconds=seconds, order=order, patience=patience, only=only
+        )
 
     # --- as the flush sees the stores ----------------------------------------------------
 

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import grp
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import NoReturn
@@ -199,7 +199,13 @@ class Board:
         self._staging.collect()
 
     async def turn(
-        self, unit: str, *, seconds: float, order: str, patience: float | None = None
+        self,
+        unit: str,
+        *,
+        seconds: float,
+        order: str,
+        patience: float | None = None,
+        only: Collection[int] | None = None,
     ) -> TurnResult:
         """Let every callback workload of *unit* flush itself.
 
@@ -208,8 +214,9 @@ class Board:
         Args:
             seconds: The time that the workloads are told they have.
             patience: How long an answer still counts; *seconds* by default.
+            only: Whom to ask, of `Unit.callers`; everybody by default.
         """
-        callers = self._callers(unit)
+        callers = [one for one in self._callers(unit) if only is None or one.id in only]
         if not callers:
             return TurnResult(ok=False, nbytes=0, reason="nobody of it is on board")
         ranks = {one.id: one.rank for one in callers}

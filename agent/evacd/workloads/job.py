@@ -255,7 +255,8 @@ class Job:
 
     def unit(self, lanes: tuple[str, ...]) -> Unit:
         """The job as the planner sees it."""
-        needs = [m.need_seconds for m in self.members if m.mode is Mode.CALLBACK]
+        callers = [m for m in self.members if m.mode is Mode.CALLBACK]
+        needs = [one.need_seconds for one in callers]
         fresh = [
             candidate
             for generation, parts in self.common()
@@ -269,6 +270,7 @@ class Job:
             lanes=lanes,
             candidates=tuple(fresh),
             turn_seconds=max(needs) if needs else None,
+            callers=frozenset(one.id for one in callers),
             empty_because="" if fresh or needs else self._emptiness(),
             durable=self.durable,
             agreed=self.agreed,

@@ -213,6 +213,12 @@ def _started(unit: UnitSummary, event: Event) -> UnitSummary:
     )
 
 
+def _given(unit: UnitSummary, event: Event) -> UnitSummary:
+    """A turn; where it is of those who came later than the others of its unit, not all of that is safe."""
+    late = event.data.get("late") is True
+    return _started(replace(unit, ending=Ending.OPEN) if late else unit, event)
+
+
 def _finished(unit: UnitSummary, event: Event) -> UnitSummary:
     nbytes, kind = _nbytes(event.data, unit), text(event.data, "kind") or "full"
     if kind == "held":
@@ -272,7 +278,7 @@ _READERS = {
     "flush.failed": _failed,
     "flush.stopped": _failed,
     "flush.lost": _lost,
-    "turn.given": _started,
+    "turn.given": _given,
     "turn.finished": _turned,
 }
 

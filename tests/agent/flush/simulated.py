@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -39,6 +39,7 @@ class Aboard:
         self.all = {unit.name: unit for unit in units}
         self.held: tuple[str, Generation] = ("", Generation(0, 0))
         self.turns: list[tuple[str, float]] = []
+        self.asked: list[Collection[int] | None] = []
         self.turn_takes = 0.5
         # What way the flush sees a unit.
         self.seen: Callable[[Unit], Unit] = lambda unit: unit
@@ -59,9 +60,16 @@ class Aboard:
         self.all[unit] = replace(old, candidates=newer)
 
     async def turn(
-        self, unit: str, *, seconds: float, order: str, patience: float | None = None
+        self,
+        unit: str,
+        *,
+        seconds: float,
+        order: str,
+        patience: float | None = None,
+        only: Collection[int] | None = None,
     ) -> TurnResult:
         self.turns.append((unit, seconds))
+        self.asked.append(only)
         patience = seconds if patience is None else patience
         if self.turn_takes > patience:
             await asyncio.sleep(patience)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from evac.generation import Generation
 from evacd.facts import Candidate, Kept, Lost, Plan, Step, Unit
+from evacd.flush.asked import Asked
 from evacd.flush.wants import Wants
 from evacd.plan import ranked, schedule
 from evacd.plan.again import Underway, gives_way
@@ -125,7 +126,7 @@ def test_what_has_hardly_begun_gives_way_to_what_was_agreed_on() -> None:
 
 
 def wants(unit: Unit, kept: Kept) -> Wants:
-    return Wants((unit,), True, (), {unit.name: kept}, {("u/j", G5, "full", LANE)}, {})
+    return Wants((unit,), True, (), {unit.name: kept}, {("u/j", G5, "full", LANE)}, {}, Asked())
 
 
 def test_whose_part_is_of_another_generation_wants_the_agreed_one_too() -> None:

@@ -1,7 +1,7 @@
 """Workloads of one process for quiet time's tests: real memory, real stores, no sockets."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -92,7 +92,13 @@ class Aboard:
         self._durable[unit] = max(generation, self._durable.get(unit, generation))
 
     async def turn(
-        self, unit: str, *, seconds: float, order: str, patience: float | None = None
+        self,
+        unit: str,
+        *,
+        seconds: float,
+        order: str,
+        patience: float | None = None,
+        only: Collection[int] | None = None,
     ) -> TurnResult:
         self.turns.append(unit)
         return TurnResult(True, 0, "")
