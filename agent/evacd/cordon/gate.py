@@ -19,6 +19,7 @@ import structlog
 
 from evacd.clock import Clock
 from evacd.cordon import Cordon, Following, Telling, Unanswered, closes
+from evacd.cordon.account import Account
 from evacd.facts import Order
 
 log = structlog.get_logger()
@@ -66,6 +67,7 @@ class Gate:
         tell: Callable[[str, str, Mapping[str, Any]], None],
         noted: Callable[[], Coroutine[Any, Any, None]],
         again_seconds: float = 2.0,
+        end_seconds: float = 10.0,
     ) -> None:
         """Wire it up.
 
@@ -76,6 +78,7 @@ class Gate:
                 what may have been done must be known after a crash; beside that where the
                 cordon remembers it elsewhere. Called when it became false.
             again_seconds: Until what had no answer is tried again for the first time.
+            end_seconds: What follows the flush has so long after `end_soon`.
         """
         self.name = cordon.name
         self.closed = False
@@ -90,7 +93,8 @@ class Gate:
         self._told: _Emptied | None = None
         self._telling: _Emptied | None = None
         self._aside: Task[str | None] | None = None
-        self._looking = self._ending = False
+        self._looking = self._ending = self._cut_off = False
+        self._end_seconds = end_seconds
         self._again_seconds = self._pause = again_seconds
         self._again: TimerHandle | None = None
         # What had no answer: an order is an amendment's.
@@ -101,10 +105,7 @@ class Gate:
         self._inherit: Callable[[str], None] | None = None
         self._news = deque[_News](maxlen=_MOST_NEWS)
         self._working = False
-        # For the status: what was wished last, whether that is done, and what is wrong by now.
-        self._wished: str | None = None
-        self._done = True
-        self._wrong: dict[str, str] = {}
+        self._account = Account()
 
     def close(self, order: Order) -> None:
         """Let no new work land here, once what runs has ended."""
@@ -155,10 +156,8 @@ class Gate:
             "name": self.name,
             "closes": closes(self._cordon),
             "tells": isinstance(self._cordon, Telling),
-            "wished": self._wished or ("closed" if self.closed else "open"),
-            "done": self._done,
-            "again": self._waiting is not None or (not self._done and self._working),
-            "reason": "; ".join(dict.fromkeys(self._wrong.values())),
+            "again": self._waiting is not None or (not self._account.done and self._working),
+            **self._account.shown(closed=self.closed),
         }
 
     def end_soon(self) -> None:
@@ -167,14 +166,23 @@ class Gate:
         self._stop_again()
         if self._looking and self._aside is not None:
             self._aside.cancel()
+        self._limit_the_end()
+
+    def _limit_the_end(self) -> None:
+        """Pods that a budget holds are asked for until the deadline, which may be hours away."""
+        get_running_loop().call_later(self._end_seconds, self._cut)
+
+    def _cut(self) -> None:
+        if self._telling is not None and self._aside is not None:
+            self._cut_off = True
+            self._aside.cancel()
 
     def _want(self, wish: _Wish) -> None:
         self._wish, self._amended, self._emptied = wish, None, None
         self._stop_again()
         self._waiting = self._newest = None
         self._pause, self._told_wrong = self._again_seconds, False
-        self._wished, self._done = "closed" if wish.reason is None else "open", False
-        self._wrong.clear()
+        self._account.wish(closed=wish.reason is None)
         if self._aside is not None:
             self._aside.cancel()
         self._begin()
@@ -231,7 +239,7 @@ class Gate:
                     await next_
                 except Exception:  # a bug here must not keep the next wish from being done
                     log.exception("cordon.broke", by=self.name)
-                    self._wrong["broke"] = "evacd failed at it: see its log"
+                    self._account.ended("broke", "evacd failed at it: see its log")
         finally:
             self._working = False
 
@@ -243,10 +251,12 @@ class Gate:
                 # Who closes or opens it now has no need to know how it was.
                 self._inherit = None
             return self._carry_out(wish)
+        # At the end a server that gives no answer is not waited for again and again.
+        held = self._ending or not isinstance(self._cordon, Telling)
+        if held and isinstance(self._waiting, _Wish):
+            return None
         if self._news:
             return self._hear(self._news.popleft())
-        if isinstance(self._waiting, _Wish) and not isinstance(self._cordon, Telling):
-            return None
         if (amended := self._amended) is not None:
             self._amended = None
             return self._amend(amended)
@@ -265,7 +275,7 @@ class Gate:
             self._failed(order, order, wrong, what="amend")
         else:
             self._told_wrong = False
-            self._wrong.pop("amend", None)
+            self._account.ended("amend", None)
 
     async def _hear(self, news: _News) -> None:
         assert isinstance(self._cordon, Telling)
@@ -287,6 +297,8 @@ class Gate:
         assert isinstance(self._cordon, Following)
         left = emptied.order.deadline - self._clock.monotonic()
         self._telling = emptied
+        if self._ending:
+            self._limit_the_end()
         try:
             wrong = await self._unless_wished(
                 self._cordon.emptied(
@@ -295,13 +307,14 @@ class Gate:
             )
         finally:
             self._telling = None
+        if self._cut_off:
+            wrong = "not ended: evacd stops before the deadline"
         self._ended_with(emptied.order.id, wrong, what="empty")
 
     def _ended_with(self, order: str, wrong: str | None, *, what: str) -> None:
         """It is not tried again."""
-        self._wrong.pop(what, None)
+        self._account.ended(what, wrong)
         if wrong is not None:
-            self._wrong[what] = wrong
             self._tell(order, "cordon.failed", {"name": self.name, "reason": wrong, "what": what})
 
     async def _unless_wished(self, work: Coroutine[Any, Any, str | None]) -> str | None:
@@ -318,7 +331,7 @@ class Gate:
         elif self.closed:
             await self._reopen(wish, wish.reason)
         else:
-            self._done = True
+            self._account.fulfilled()
 
     async def _close(self, wish: _Wish) -> None:
         began = self._clock.monotonic()
@@ -359,15 +372,15 @@ class Gate:
 
     def _succeeded(self, wish: _Wish, name: str, data: Mapping[str, Any]) -> None:
         self._told_wrong = False
-        self._wrong.pop("close" if wish.reason is None else "reopen", None)
-        # A newer wish may have come meanwhile.
-        self._done = self._wish is None
+        self._account.ended("close" if wish.reason is None else "reopen", None)
+        if self._wish is None:  # a newer one may have come meanwhile
+            self._account.fulfilled()
         if name:
             self._tell(wish.order.id, name, {"name": self.name, **data})
 
     def _failed(self, wished: _Wish | Order, order: Order, wrong: str, *, what: str) -> None:
         passes = isinstance(wrong, Unanswered)
-        self._wrong[what] = wrong
+        self._account.ended(what, wrong)
         # Told once, however often it is tried.
         if not (passes and self._told_wrong):
             data = {"name": self.name, "reason": wrong, "what": what}

@@ -47,12 +47,15 @@ class Limits:
         read: From there to the end of an answer.
         hold: How long the server is asked to keep a watch open; whole seconds.
         slack: What a watch may take beyond that.
+        quiet: Of a watch without a word before another one takes its place. A server sends a
+            bookmark each minute; what is between here and there may hold all of it back.
     """
 
     connect: float = 2.0
     read: float = 5.0
     hold: float = 240.0
     slack: float = 10.0
+    quiet: float = 90.0
 
 
 @dataclass(frozen=True)

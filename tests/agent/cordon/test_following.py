@@ -449,3 +449,29 @@ async def test_a_reopen_of_what_is_not_known_to_be_closed_does_not_end_the_look(
         scene.gate.reopen(ONE, reason="the node has booted again")
 
     assert found == ["boot-1"]
+
+
+async def test_what_follows_the_flush_does_not_keep_a_daemon_from_its_end_until_the_deadline() -> (
+    None
+):
+    follower = Follower(ends=False)
+    async with asyncio.timeout(60), at_rest(follower, end_seconds=0.01) as scene:
+        scene.gate.close(ONE)
+        scene.gate.emptied(ONE, kept=1, lost=0)
+        await follower.emptied_began.wait()
+        scene.gate.end_soon()
+
+    assert scene.told == [("one", "cordon.closed"), ("one", "cordon.failed")]
+    assert scene.gate.shown()["reason"] == "not ended: evacd stops before the deadline"
+
+
+async def test_at_the_end_a_silent_server_is_not_told_one_thing_after_the_other() -> None:
+    teller = Teller(silent=1)
+    async with at_rest(teller, again_seconds=3600.0) as scene:
+        scene.gate.close(ONE)
+        scene.gate.amend(replace(ONE, deadline=1005.0, amendments=1))
+        scene.gate.heard("one", "cordon.failed", {"name": "another"})
+        await teller.began.wait()
+        scene.gate.end_soon()
+
+    assert teller.done == [("close", "one")]

@@ -92,17 +92,21 @@ class NodeApi:
             "timeoutSeconds": str(max(1, round(limits.hold))),
         }
         total = limits.connect + limits.hold + limits.slack
+        now = asyncio.get_running_loop().time
+        # A server begins a watch at once; one that takes it and says nothing tells no change.
+        silence, begun = asyncio.timeout(limits.connect + limits.read), False
         try:
             async with (
-                # A server begins a watch at once; one that takes it and says nothing tells no change.
-                asyncio.timeout(limits.connect + limits.read) as silence,
+                silence,
                 self._client.request(credentials, "GET", _NODES, params, total) as response,
             ):
-                silence.reschedule(None)
+                begun = response.status == 200
+                silence.reschedule(now() + limits.quiet)
                 if response.status != 200:
                     return Expired() if response.status == 410 else refusal(response.status)
                 _keep_alive(response)
                 async for chunk in response.content.iter_any():
+                    silence.reschedule(now() + limits.quiet)
                     for line in lines.feed(chunk):
                         frame = decode(line)
                         if not isinstance(frame, Changed | Bookmark):
@@ -111,7 +115,8 @@ class NodeApi:
                         if isinstance(frame, Bookmark) or name_of(frame.node) == self._node:
                             hear(frame)
         except ERRORS as error:
-            return self._client.failed(error)
+            # The next one begins where this one was last heard of, and misses nothing.
+            return Ended() if begun and silence.expired() else self._client.failed(error)
         return Ended()
 
     def _listed(self, found: object, date: str) -> Listed | Failed:

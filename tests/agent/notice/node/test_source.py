@@ -7,15 +7,16 @@ from datetime import UTC, datetime
 from email.utils import format_datetime
 from pathlib import Path
 
+import aiohttp
 import pytest
 import trustme
 from aiohttp import web
 
 from evacd.facts import Cancelled, Confidence, Notice, Noticed, Quiet, Unknown
-from evacd.notice.node import Access, NodeSource
+from evacd.notice.node import Access, NodeApi, NodeSource
 from tests.agent.notice.hearing import MovedClock, watching
 from tests.agent.notice.node.api_server import ApiServer, Fault, Node, refusing, saying
-from tests.agent.notice.node.conftest import Make
+from tests.agent.notice.node.conftest import FAST, QUICK, Make
 
 LABEL = "qos.coreweave.cloud/pending-preemption"
 COREWEAVE = Notice(
@@ -382,6 +383,30 @@ async def test_a_watch_that_is_taken_and_never_answered_leaves_no_mark_unseen(
         await hearing.until(Noticed)
 
         assert "no watch (no answer in time)" in source.degraded
+
+
+async def test_a_watch_that_has_gone_quiet_is_begun_anew_and_misses_nothing(
+    session: aiohttp.ClientSession, clock: MovedClock, access: Access, cluster: ApiServer
+) -> None:
+    """What is between here and the server may keep the connection, and let no word through."""
+
+    async def quiet(request: web.Request) -> web.StreamResponse | None:
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await response.prepare(request)
+        await asyncio.Event().wait()
+        return response
+
+    cluster.watch_fault = quiet
+    limits = replace(QUICK, quiet=0.2)
+    api = NodeApi(session, access, "gpu-7", limits=limits)
+    source = NodeSource(api, clock, pace=FAST, jitter=lambda: 0.0)
+    async with watching(source) as hearing:
+        await cluster.until(watches=1)
+        await cluster.change("gpu-7", label)
+        cluster.watch_fault = None
+        await hearing.until(Noticed)
+
+        assert (cluster.lists, source.degraded) == (1, "")
 
 
 async def test_a_node_that_is_not_there_is_unknown_and_clears_nothing(
