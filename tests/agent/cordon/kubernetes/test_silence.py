@@ -142,10 +142,10 @@ async def test_what_could_not_be_told_says_why_and_is_told_once_there_is_an_answ
     cluster.kube.faults = [Fault(*method_path, slow=1e6)]
     step = "condition" if "status" in method_path[1] else "event"
 
-    async with leaving(make(told_seconds=0.5), tmp_path) as scene:
+    async with leaving(make(told_seconds=1.5), tmp_path) as scene:
         await until("it says so", lambda: bool(scene.line("kubernetes-telling")["reason"]))
         line = scene.line("kubernetes-telling")
-        assert f"{step}: not done within 0.5 s" in line["reason"]
+        assert f"{step}: not done within 1.5 s" in line["reason"]
         assert (line["wished"], line["done"], line["closes"]) == ("closed", False, False)
         # The other one of them has not waited for it.
         other = ["NoticeReceived" in reasons(cluster), "EvacLeaving" in cluster.conditions()]
@@ -167,7 +167,7 @@ async def test_a_cordon_without_an_answer_is_told_on_the_node_and_nobody_is_evic
     if method == "PATCH":
         spoilt[0] = Fault(method, STATUS)  # the status' path holds the node's
     cluster.kube.faults = spoilt
-    node = make(evict_pods=True, timeout_seconds=0.6, told_seconds=20.0)
+    node = make(evict_pods=True, timeout_seconds=1.5, told_seconds=20.0)
 
     async with leaving(node, tmp_path) as scene:
         scene.flushed()
@@ -175,7 +175,7 @@ async def test_a_cordon_without_an_answer_is_told_on_the_node_and_nobody_is_evic
         await until("the condition is, too", lambda: "EvacLeaving" in cluster.conditions())
         line = scene.line("kubernetes")
         assert (line["wished"], line["done"], line["closes"]) == ("closed", False, True)
-        assert "cordon: not done within 0.6 s" in line["reason"]
+        assert "cordon: not done within 1.5 s" in line["reason"]
         assert left(cluster) == {"train-0", "train-1"}
 
         cluster.kube.faults = []
@@ -200,17 +200,15 @@ async def test_pods_that_nobody_lists_are_told_of(cluster: Cluster, make: Make, 
 async def test_an_eviction_without_an_answer_keeps_no_other_one(
     cluster: Cluster, make: Make, pods: None, fault: str
 ) -> None:
-    spoilt = Fault("POST", "/train-0/eviction", **FAULTS[fault])
-    cluster.kube.faults = [spoilt]
-    cordon = make(evict_pods=True, timeout_seconds=1.8).cordon
+    cluster.kube.faults = [Fault("POST", "/train-0/eviction", **FAULTS[fault])]
+    cordon = make(evict_pods=True).cordon
     order = Order("o-1", 1030.0, Confidence.CERTAIN, "gcp", "preempted", given=1000.0)
 
-    wrong = await cordon.emptied(order, kept=1, lost=0, seconds_left=0.1)
-
-    assert "train-1" not in left(cluster)
-    if fault == "silent":
-        assert wrong is not None
-        assert wrong.startswith("1 pods not evicted: team/train-0 (no")
+    async with TaskGroup() as tasks:
+        # Ten minutes in which whatever waited for it would be seen to wait.
+        emptied = tasks.create_task(cordon.emptied(order, kept=1, lost=0, seconds_left=600.0))
+        await until("the other is evicted", lambda: "train-1" not in left(cluster))
+        emptied.cancel()
 
 
 @pytest.mark.parametrize(
