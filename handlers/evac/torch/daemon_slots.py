@@ -5,7 +5,7 @@ from collections.abc import Callable
 from evac._clock import Monotonic, monotonic
 from evac._memory import SlotMemory
 from evac.client import Client
-from evac.errors import EvacError
+from evac.errors import EvacError, NotConnected
 from evac.interval import Interval
 from evac.segment import Header
 from evac.torch.layout import Layout
@@ -16,6 +16,9 @@ _ACQUIRE_SECONDS = 0.25
 # From one question in vain to the next: a daemon that hangs costs training 1 %, and so does memory
 # that is long in the making.
 _PAUSE_SECONDS = 100 * _ACQUIRE_SECONDS
+# A reservation that is long in the making, where the node's memory is slow or many ranks begin at once, is not
+# asked for again before this: that would begin it anew, at the end of the line, and have training wait once more.
+_ANEW_SECONDS = 600.0
 
 
 class DaemonSlots:
@@ -40,6 +43,8 @@ class DaemonSlots:
         self._not_before = 0.0
         # When the last question was in vain.
         self._openings = 0
+        # What was asked for and has not come in time, from when on to ask again, and at how many openings.
+        self._late: tuple[object, float, int] | None = None
 
     @property
     def prefix(self) -> str:
@@ -61,17 +66,25 @@ class DaemonSlots:
         return "" if self._client.connected else "the daemon is away"
 
     def reserve(self, nbytes: int, layout: Layout, incarnation: int) -> str:
-        """See `Slots.reserve`."""
-        try:
-            self._client.reserve(
-                nbytes=nbytes,
-                body=layout.body,
-                layout=layout.name,
-                incarnation=incarnation,
-                slots=self._slots,
-            )
-        except EvacError as error:
-            return f"no slots of {nbytes:,} bytes: {error}"
+        """See `Slots.reserve`; without asking where the same is still being made."""
+        wanted, openings = (nbytes, layout.name, incarnation, self.epoch), self._client.openings
+        late, self._late = self._late, None
+        if late is None or late[0] != wanted or (late[2] == openings and self._clock() >= late[1]):
+            try:
+                self._client.reserve(
+                    nbytes=nbytes,
+                    body=layout.body,
+                    layout=layout.name,
+                    incarnation=incarnation,
+                    slots=self._slots,
+                )
+            except EvacError as error:
+                if isinstance(error, NotConnected) and self._client.connected:
+                    self._late = (wanted, self._clock() + _ANEW_SECONDS, openings)
+                return f"no slots of {nbytes:,} bytes: {error}"
+        elif late[2] == openings:
+            self._late = late
+            return f"no slots of {nbytes:,} bytes: evacd is still making the first"
         # Another reservation, and it does not hang: nothing was in vain yet.
         self._not_before = 0.0
         return ""

@@ -4,11 +4,12 @@ import os
 import signal
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from evac._memory import SlotMemory
+from evac.errors import NotConnected
 from evac.generation import Generation
 from evac.torch.daemon_slots import DaemonSlots
 from evac.torch.layout import Layout
@@ -127,3 +128,57 @@ def test_memory_long_in_the_making_is_waited_for_once_a_slot_and_used_as_soon_as
     assert slots.reserve(4096, layout, 1) == ""
     client.kept.clear()
     assert slots.acquire() is not None
+
+
+class Late(FakeClient):
+    """Its daemon takes longer to make a first slot than is waited for, or hangs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.asked = 0
+        self.came = 0
+
+    @property
+    def openings(self) -> int:
+        return self.came
+
+    def reserve(self, **given: Any) -> None:
+        super().reserve(**given)
+        self.asked += 1
+        self.now += 60.0
+        raise NotConnected(self.socket, "no slot within 60 s")
+
+    def come(self) -> None:
+        self.came += 1
+
+
+def test_a_reservation_that_comes_late_is_used_and_not_begun_anew_at_each_stage() -> None:
+    client = Late()
+    slots = DaemonSlots(client.as_client(), slots=3, clock=lambda: client.now)
+    layout = cast(Layout, SimpleNamespace(body="b", name="l"))
+    for _ in range(500):
+        assert slots.reserve(4096, layout, 1)
+        client.now += 1.0
+    assert client.asked == 1
+    client.come()
+    assert slots.reserve(4096, layout, 1) == ""
+    assert slots.acquire() is not None
+    assert client.asked == 1
+
+
+@pytest.mark.parametrize("change", ["nothing, for ten minutes", "layout", "connection"])
+def test_what_does_not_come_or_is_of_no_use_any_more_is_asked_for_again(change: str) -> None:
+    client = Late()
+    slots = DaemonSlots(client.as_client(), slots=3, clock=lambda: client.now)
+    layout = cast(Layout, SimpleNamespace(body="b", name="l"))
+    assert slots.reserve(4096, layout, 1)
+    if change == "layout":
+        layout = cast(Layout, SimpleNamespace(body="b", name="another"))
+        client.come()
+    elif change == "connection":
+        client.restart()
+    else:
+        client.now += 600.0
+    assert slots.reserve(4096, layout, 1)
+    assert client.asked == 2
