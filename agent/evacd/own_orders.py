@@ -209,8 +209,10 @@ class OwnOrders:
     def _waits(self, one: _Asked, unit: str, since: float) -> bool:
         now = self._clock.monotonic()
         if one.callers:
-            # Of a process without slots nobody knows whether it has ended meanwhile.
-            return now < since + COME_BACK_SECONDS and self._aboard.callers(unit) < one.expected
+            # Of a process without slots nobody knows whether it has ended meanwhile. For it nobody waits
+            # who is there; where none is, there is nothing to be lost by that.
+            back, until = self._aboard.callers(unit), since + COME_BACK_SECONDS
+            return back < one.expected and now < (until if back else max(until, one.order.deadline))
         if now >= max(one.order.deadline, since + COME_BACK_SECONDS):
             return False
         found = self._unit(unit)

@@ -157,6 +157,32 @@ async def test_a_job_of_which_only_some_came_back_has_its_turn_and_is_no_success
     assert scene.units_of("before") == [(Ending.LOST, "only 1 of 4 came back")]
 
 
+async def test_a_job_of_which_nobody_is_back_yet_is_asked_whenever_one_comes_in_its_time(
+    scene: Scene,
+) -> None:
+    scene.own.resume([scene.before(1)])
+    scene.clock.now += 10 * COME_BACK_SECONDS
+    scene.own.tick()
+    assert scene.aboard.turns == []
+
+    scene.aboard.back = 1
+    scene.own.tick()
+    await scene.done()
+
+    assert scene.aboard.turns == ["before"]
+    assert (scene.shown()["state"], scene.shown()["nbytes"]) == ("kept", 7)
+
+
+async def test_a_job_of_which_nobody_comes_back_is_lost_when_its_time_is_over(scene: Scene) -> None:
+    scene.own.resume([scene.before(1)])
+    scene.clock.now += HOUR
+    scene.own.tick()
+    await scene.done()
+
+    # As the board answers for a job that is not there.
+    assert scene.aboard.turns == ["before"]
+
+
 async def test_who_has_left_as_finished_is_waited_for_by_nobody_and_is_not_missing(
     scene: Scene,
 ) -> None:
