@@ -150,11 +150,14 @@ class Follower:
             logger.debug("keys of the job stay in the store: %s", error)
 
     def close(self, seconds: float) -> None:
-        """Let go, once all that was said is written or *seconds* are over."""
+        """Let go, once all that was said is written or *seconds* are over.
+
+        A store that is away at this moment is waited for, too: without a word the others wait for this agent.
+        """
         view = self.view
         with view.changed:
             view.changed.wait_for(
-                lambda: not view.outbox or not self.connected or bool(self.denied), seconds
+                lambda: not view.outbox or not view.line or bool(view.denied), seconds
             )
             said = not view.outbox
             view.ended = True

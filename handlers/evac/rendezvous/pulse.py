@@ -42,6 +42,14 @@ class Pulses:
         self._worried_until = 0.0
         self.next = 0.0
 
+    def back(self, away: float) -> None:
+        """The store answers again after *away* seconds: less than from one beat to the next kept nobody silent.
+
+        A proxy may break off each wait after some seconds, all day long.
+        """
+        if away >= self._beat_seconds:
+            self.anew()
+
     def beat(self, now: float) -> bytes:
         """What to show at *now*; the next one is due `beat_seconds` later."""
         if self._number and now - self._last > 2 * self._beat_seconds:

@@ -115,8 +115,9 @@ class Reader:
                 self._returns = False
                 self._keys = view.open(view.address)
                 view.begin(self._keys)
-                view.connected()
-                self._lost_at, self._found_at = None, self._clock()
+                now = self._clock()
+                view.connected(0.0 if self._lost_at is None else now - self._lost_at)
+                self._lost_at, self._found_at = None, now
             elif self._keys is not None:
                 view.catch_up(self._keys)
         except Unreachable as error:

@@ -48,6 +48,7 @@ class View:
         stale: The store holds another service than this by now.
         due: A snapshot that this agent is to publish.
         awaited: Number of the entry that the reader waits for; None while it does not.
+        away: Seconds for which the store did not answer, at most, since the writer has looked at this.
     """
 
     def __init__(
@@ -73,6 +74,9 @@ class View:
         self.outbox: deque[Event] = deque()
         self.due: Snapshot | None = None
         self.awaited: int | None = None
+        self.away = 0.0
+        # What was tried to be written last, and whether it stands in the log of this service.
+        self._saying, self._stands = b"", False
         self._fresh = fresh
         self._confirmed = 0
         # The last word about this agent's own node.
@@ -149,6 +153,7 @@ class View:
         with self.changed:
             before, self.state = self.state, found.state
             self.position, self.service = found.at, found.service
+            self._stands = False
             self._hear_of_own()
             self.say(untold(before, found.state))
             self.changed.notify_all()
@@ -163,10 +168,11 @@ class View:
             self.trouble = "the rendezvous store moves"
             self.changed.notify_all()
 
-    def connected(self) -> None:
-        """The log is followed over a new connection."""
+    def connected(self, away: float = 0.0) -> None:
+        """The log is followed over a new connection; there was none for *away* seconds."""
         with self.changed:
             self.line += 1
+            self.away = max(self.away, away)
             self.trouble = self.denied = ""
             self.changed.notify_all()
 
@@ -193,6 +199,7 @@ class View:
     def fold(self, text: bytes) -> None:
         """Read one entry."""
         self.position += 1
+        self._stands = self._stands or text == self._saying
         event = decode(text)
         if event is None:
             return
@@ -271,16 +278,22 @@ class View:
     def try_append(self, keys: Keys, event: Event, mark: str) -> int | None:
         """Write *event* as the next entry, behind all that has been read.
 
-        So whoever has read that the log moves never writes behind that.
+        So whoever has read that the log moves never writes behind that. Tried again with the same mark, it is
+        written once, also where it was written at first and nobody was told so.
 
         Returns:
-            Its number; None where somebody else has written that one, which is to be read first.
+            Its number, or a later one; None where somebody else has written that one, which is to be read
+            first.
         """
         text = encode(event, mark=mark)
         with self.changed:
             at = self.position
             if isinstance(event, Confirm):
                 self._confirmed = event.number
+            if text != self._saying:
+                self._saying, self._stands = text, False
+            elif self._stands:
+                return at
         return at if keys.create(log.entry(at), text) == text else None
 
     def rest(self, seconds: float) -> None:

@@ -38,6 +38,8 @@ class Writer:
         self._pulses = pulses
         self._clock = clock
         self._marks = count(1)
+        # Of what is to be said next, in all its tries.
+        self._mark = self._next_mark()
         # The reader's connection over which was written last.
         self._line = 0
         self._pause = _FIRST_PAUSE
@@ -63,7 +65,7 @@ class Writer:
 
     def _run(self) -> None:
         view, pulses = self._view, self._pulses
-        keys = None
+        keys, where = None, view.address
         try:
             while not view.ended:
                 with view.changed:
@@ -74,11 +76,16 @@ class Writer:
                     view.rest(_POLL_SECONDS)
                     continue
                 if keys is None or self._line != view.line:
-                    if keys is not None:
+                    with view.changed:
+                        self._line, address = view.line, view.address
+                        away, view.away = view.away, 0.0
+                    if keys is None or address != where:
+                        pulses.anew()
+                    else:
                         keys.close()
-                    self._line = view.line
-                    keys = view.open(view.address)
-                    pulses.anew()
+                        pulses.back(away)
+                    where, keys = address, None
+                    keys = view.open(address)
                 if not self._speak(keys, self._line):
                     self._wait(partial(self._is_elsewhere, self._line))
                     continue
@@ -113,6 +120,7 @@ class Writer:
             with view.changed:
                 view.outbox.popleft()
                 view.changed.notify_all()
+            self._mark = self._next_mark()
         if (due := view.due) is not None:
             log.compact(keys, due)
             with view.changed:
@@ -121,16 +129,19 @@ class Writer:
         return True
 
     def _append(self, keys: Keys, line: int) -> bool:
-        view, mark = self._view, f"{self._view.me.id}:{next(self._marks)}"
+        view = self._view
         while not view.ended:
             with view.changed:
                 if line != view.line or view.goes:
                     return False
                 at = view.position
-            if view.try_append(keys, view.outbox[0], mark) is not None:
+            if view.try_append(keys, view.outbox[0], self._mark) is not None:
                 return True
             self._wait(partial(self._has_read, at, line))
         return False
+
+    def _next_mark(self) -> str:
+        return f"{self._view.me.id}:{next(self._marks)}"
 
     def _has_read(self, at: int, line: int) -> bool:
         return self._view.position > at or self._is_elsewhere(line)

@@ -7,7 +7,7 @@ import pytest
 
 from evac.rendezvous import log
 from evac.rendezvous.address import Address
-from evac.rendezvous.events import Leave
+from evac.rendezvous.events import Gone, Leave
 from evac.rendezvous.follower import Follower
 from evac.rendezvous.keys import Keys, Unreachable
 from evac.rendezvous.pulse import Pulses
@@ -132,3 +132,37 @@ def test_a_store_that_breaks_off_at_once_is_asked_more_and_more_seldom(
     Reader(view, None, clock, patience_seconds=10.0, denied_seconds=5.0).run()
 
     assert rested == pauses
+
+
+class Lossy(TorchKeys):
+    """Of a store that takes an entry and cannot say so, the first time."""
+
+    lost = False
+
+    def create(self, key: str, value: bytes) -> bytes:
+        found = super().create(key, value)
+        if not self.lost:
+            self.lost = True
+            raise Unreachable("store", "request timed out")
+        return found
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_what_was_written_and_not_confirmed_is_said_once(tcpstore: Address, *, reads: bool) -> None:
+    """Who was taken for dead, and is back by the second time, would be told to go again."""
+    store = connect(tcpstore.host, tcpstore.port, seconds=10)
+    keys, reading = Lossy(store, tcpstore.prefix), open_keys(tcpstore)
+    view = View(tcpstore, Agent("a", "node-a", "boot"), open_keys, State())
+    view.begin(reading)
+    with pytest.raises(Unreachable):
+        view.try_append(keys, Gone("b"), "a:1")
+    if reads:
+        view.catch_up(reading)
+
+    assert view.try_append(keys, Gone("b"), "a:1") is not None
+
+    assert len(list(log.read_on(reading, 0))) == 1
+    view.catch_up(reading)
+    # Said again later, it is another word.
+    assert view.try_append(keys, Gone("b"), "a:2") == 1
+    assert len(list(log.read_on(reading, 0))) == 2

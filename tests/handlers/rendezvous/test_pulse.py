@@ -69,3 +69,21 @@ def test_a_watcher_that_was_stopped_itself_begins_to_count_anew() -> None:
     for now in (0.0, 5.0, 600.0):
         pulse.beat(now)
         assert pulse.silent(dict.fromkeys(pulse.watched(state), b"1"), now) == []
+
+
+@pytest.mark.parametrize(("away", "found"), [(0.2, [3]), (BEAT, [])])
+def test_a_wait_that_is_broken_off_now_and_then_hides_no_silence(
+    away: float, found: list[int]
+) -> None:
+    """... and after one in which nobody could be heard all begin to count anew."""
+    names, state = of(2)
+    pulse = Pulses(names[0], BEAT, DEAD)
+    told = list[int]()
+    for number in range(4):
+        now = number * BEAT
+        pulse.beat(now)
+        if pulse.silent(dict.fromkeys(pulse.watched(state), b"1"), now):
+            told.append(number)
+        pulse.back(away)
+
+    assert told == found
