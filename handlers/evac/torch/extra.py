@@ -9,7 +9,8 @@ What is equal on all ranks is staged once where that is sure to last, see `evac.
 parameters and an optimizer's moments. Whatever else an object holds is each rank's own.
 """
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass
 from typing import Any
@@ -39,25 +40,59 @@ class Elsewhere:
 def lift(state: Any) -> tuple[Any, dict[str, torch.Tensor]]:
     """*state* with the tensors taken out, and those; *state* itself stays as it is."""
     taken: dict[str, torch.Tensor] = {}
+    small: list[torch.Tensor] = []
 
-    def walk(value: Any, where: str) -> Any:
-        if isinstance(value, torch.Tensor):
-            if not _is_large(value) or where in taken:
-                return value
-            taken[where] = value
-            return Elsewhere(where)
-        if not isinstance(value, dict | list):
+    def take(value: torch.Tensor, where: str) -> Any:
+        if not _is_large(value) or where in taken:
+            small.append(value)
             return value
-        below = {place: walk(one, _join(where, place)) for place, one in _items(value)}
-        if all(below[place] is one for place, one in _items(value)):
-            return value
-        # A copy of its own kind: a module's state carries its version as an attribute.
-        emptied = copy(value)
-        for place, one in below.items():
-            emptied[place] = one
-        return emptied
+        taken[where] = value
+        return Elsewhere(where)
 
-    return walk(state, ""), taken
+    emptied = _walk(state, "", take)
+    if wasted := _wasted(small):
+        emptied = _walk(emptied, "", lambda one, _: _alone(one) if _buffer(one) in wasted else one)
+    return emptied, taken
+
+
+def _walk(value: Any, where: str, leaf: Callable[[torch.Tensor, str], Any]) -> Any:
+    """*value* with what *leaf* makes of each tensor in its place."""
+    if isinstance(value, torch.Tensor):
+        return leaf(value, where)
+    if not isinstance(value, dict | list):
+        return value
+    below = {place: _walk(one, _join(where, place), leaf) for place, one in _items(value)}
+    if all(below[place] is one for place, one in _items(value)):
+        return value
+    # A copy of its own kind: a module's state carries its version as an attribute.
+    changed = copy(value)
+    for place, one in below.items():
+        changed[place] = one
+    return changed
+
+
+def _wasted(small: Iterable[torch.Tensor]) -> set[int]:
+    """The buffers of which *small* are views of little: pickled, a view brings all of its buffer.
+
+    A bias that is a view of a model's one flat buffer would have all of that in a rank's block.
+    """
+    shown: Counter[int] = Counter()
+    whole: dict[int, int] = {}
+    for one in small:
+        if buffer := _buffer(one):
+            shown[buffer] += one.nbytes
+            whole[buffer] = one.untyped_storage().nbytes()
+    return {one for one, nbytes in whole.items() if nbytes >= _LEAST and nbytes > 2 * shown[one]}
+
+
+def _buffer(value: torch.Tensor) -> int:
+    """Which buffer it is a view of; 0 for none of those that are pickled whole."""
+    known = type(value) in (torch.Tensor, torch.nn.Parameter) and _is_plain(value)
+    return value.untyped_storage().data_ptr() if known else 0
+
+
+def _alone(value: torch.Tensor) -> torch.Tensor:
+    return value.detach().clone().requires_grad_(value.requires_grad)
 
 
 def fill(emptied: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
@@ -107,8 +142,11 @@ def own(objects: Mapping[str, Any]) -> frozenset[tuple[str, ...]]:
 def _is_large(value: torch.Tensor) -> bool:
     if isinstance(value, DTensor):
         return True
-    plain = value.layout == torch.strided and not value.is_quantized
-    return plain and value.nbytes >= _LEAST
+    return _is_plain(value) and value.nbytes >= _LEAST
+
+
+def _is_plain(value: torch.Tensor) -> bool:
+    return value.layout == torch.strided and not value.is_quantized
 
 
 def _items(value: Any) -> Iterator[tuple[Any, Any]]:

@@ -26,14 +26,19 @@ LEAVES = st.one_of(
     st.builds(torch.arange, st.integers(0, 3)),
     st.builds(torch.arange, st.integers(512, 515)),
 )
-STATES = st.recursive(
-    LEAVES,
-    lambda below: st.one_of(
+
+
+def boxes(below: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.one_of(
         st.lists(below, max_size=3),
         st.dictionaries(st.one_of(st.integers(), st.text(max_size=3)), below, max_size=3),
-        st.tuples(below),
-    ),
-)
+    )
+
+
+STATES = st.recursive(LEAVES, lambda below: st.one_of(boxes(below), st.tuples(below)))
+WHOLE = torch.arange(1_000_000)
+# Of much more than they show.
+VIEWS = st.builds(lambda first, end: WHOLE[first:end], st.integers(0, 9), st.integers(9, 600))
 
 
 @given(STATES)
@@ -46,6 +51,15 @@ def test_what_is_lifted_out_comes_back_where_it_was(state: Any) -> None:
     assert all(one.nbytes >= 4096 for one in tensors.values())
 
 
+@given(st.recursive(st.one_of(LEAVES, VIEWS), boxes))
+def test_a_view_does_not_bring_all_of_its_buffer(state: Any) -> None:
+    before = digest(state)
+    emptied, tensors = lift(state)
+    document = pickle.dumps(emptied)
+    assert len(document) < 800_000
+    assert digest(state) == before == digest(fill(pickle.loads(document), tensors))
+
+
 def test_a_container_keeps_its_kind_and_its_attributes() -> None:
     state = torch.nn.Linear(40, 40).state_dict()
     emptied, tensors = lift(state)
@@ -53,6 +67,14 @@ def test_a_container_keeps_its_kind_and_its_attributes() -> None:
     assert emptied._metadata == state._metadata  # type: ignore[attr-defined] # torch sets it
     assert list(emptied) == list(state)
     assert (emptied["weight"], set(tensors)) == (Elsewhere("weight"), {"weight"})
+
+
+def test_views_of_all_of_a_buffer_stay_views_of_one() -> None:
+    whole = torch.arange(800.0)
+    state = {"rows": list(whole.view(100, 8)), "first": whole[:8]}
+    emptied, tensors = lift(state)
+    assert emptied is state
+    assert not tensors
 
 
 def test_names_that_meet_lose_nothing() -> None:
