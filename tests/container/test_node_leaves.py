@@ -269,7 +269,6 @@ def test_an_api_server_in_trouble_costs_the_flush_nothing_and_is_told(
         node.status()
     )
     pod.cluster.tell("fault", faults=[])
-    until("the node is closed", lambda: pod.closed)
 
 
 def wrong(node: Node, name: str) -> str | None:

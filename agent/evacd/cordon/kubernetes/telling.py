@@ -59,6 +59,8 @@ class KubernetesTelling:
         self._aliases = tuple(aliases)
         self._look_again = look_again_seconds
         self._uid = ""
+        # The order for which it was told that the node is not closed.
+        self._not_closed: str | None = None
 
     async def close(self, order: Order, *, seconds_left: float) -> str | None:
         """See `Cordon`: tell that it leaves."""
@@ -102,9 +104,13 @@ class KubernetesTelling:
         why = data.get("reason", "")
         match event, data.get("what"):
             case "cordon.failed", "close":
+                self._not_closed = order
                 step = self._event(order, "CordonError", f"not cordoned: {why}", warning=True)
             case "cordon.failed", "reopen":
                 step = self._event(order, "UncordonError", f"not uncordoned: {why}", warning=True)
+            case "cordon.closed", _ if order == self._not_closed:
+                text = "it is cordoned now: no new work lands here"
+                step = self._event(order, "Cordon", text, warning=False)
             case "cordon.reopened", _:
                 # What others had closed, or what was never closed here, was not opened.
                 name = "Uncordon" if self._cordon.opened(order) else "NoticeCancelled"

@@ -182,6 +182,7 @@ async def test_a_cordon_without_an_answer_is_told_on_the_node_and_nobody_is_evic
         await until("the pods are evicted", lambda: not left(cluster))
         assert ("cordon.closed", "kubernetes") in scene.told
         assert scene.line("kubernetes")["reason"] == ""
+        await until("that is told as well", lambda: "Cordon" in reasons(cluster))
 
 
 @pytest.mark.parametrize("fault", sorted(set(USUAL) - {"forbidden", "conflict"}))
