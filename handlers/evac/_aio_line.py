@@ -295,10 +295,9 @@ class Lines:
             line.channel.send(reply, fd)
         if heard.aboard is not None:
             self._slots.aboard(resumed=heard.aboard is Aboard.RESUMED)
-            self._outages.over()
             node = self.welcome.node if self.welcome else ""
             prefix = self.board.prefix if self.board else ""
-            log.info("on board with evacd on %s as %s", node or "this node", prefix)
+            self._outages.over(node, prefix)
             self.notify()
         if heard.asker is not None:
             heard.asker(heard.message, fds[0] if fds else None)

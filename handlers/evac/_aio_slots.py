@@ -12,6 +12,7 @@ from evac._aio_line import Lines
 from evac._arrivals import Arrivals
 from evac._clock import monotonic
 from evac._memory import SlotMemory, map_slot
+from evac._slots import ANEW
 from evac.errors import EvacError, NotConnected, Refused, SegmentError
 from evac.wire import Acquire, Granted, HandBack, Message, Refuse, Slot, Staged
 
@@ -209,7 +210,9 @@ class Slots:
             return None, f"slot {number} is being written by another task"
         try:
             await self.lines.wait(
-                lambda: number in self._ready or self._boardings != boardings,
+                lambda: (
+                    number in self._ready or self._boardings != boardings or self._current is None
+                ),
                 until - monotonic(),
             )
         except asyncio.CancelledError:
@@ -217,6 +220,8 @@ class Slots:
             raise
         if self._boardings != boardings or not self.lines.ready:
             return None, "the connection was lost"
+        if self._current is None:
+            return None, ANEW
         slot = self._ready.get(number)
         if slot is None:
             self._spare.add(number)

@@ -278,10 +278,9 @@ class Connection:
         if self.returning is not None:
             self.returning.aboard(resumed=resumed)
         self.changed.notify_all()
-        self._outages.over()
         node = self.welcome.node if self.welcome else ""
         prefix = self.registered.prefix if self.registered else ""
-        log.info("on board with evacd on %s as %s", node or "this node", prefix)
+        self._outages.over(node, prefix)
 
     def _drop(self, reason: str) -> None:
         with self.changed:

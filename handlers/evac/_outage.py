@@ -17,20 +17,24 @@ class Outages:
         self._path = path
         self._quiet = quiet
         self._told = False
+        self._said = False
 
     def tell(self, reason: str, *, was_connected: bool) -> None:
         """Another try has failed, or the connection was lost."""
         if self._told:
             return
         self._told = True
+        self._said = was_connected or not self._quiet
         if was_connected:
             log.warning("lost evacd at %s: running without evacuation; %s", self._path, reason)
         elif not self._quiet:
             log.warning("no evacd at %s: running without evacuation; %s", self._path, reason)
 
-    def over(self) -> None:
-        """The daemon is there: the next outage is news again."""
-        self._told = False
+    def over(self, node: str, prefix: str) -> None:
+        """The daemon is there: the next outage is news again, and the end of one that was told."""
+        level = logging.WARNING if self._said else logging.INFO
+        log.log(level, "on board with evacd on %s as %s", node or "this node", prefix)
+        self._told = self._said = False
 
 
 def cure(error: OSError) -> str:

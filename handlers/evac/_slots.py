@@ -19,6 +19,9 @@ log = logging.getLogger("evac")
 # before that grant is heard of: then it is of no worth, and has to be asked for again.
 STALE = "granted before it was staged"
 
+# What the daemon still grants of a reservation that was given up is mapped by nobody any more.
+ANEW = "evacd was restarted before all slots had come: reserve again"
+
 
 class Slots:
     """Maps what a reservation brings, and finds a slot by its number.
@@ -68,12 +71,16 @@ class Slots:
             if number in self.held:
                 return None, f"slot {number} is being written by another thread"
             self.changed.wait_for(
-                lambda: number in self._ready or self._connection != connection,
+                lambda: (
+                    number in self._ready or self._connection != connection or self._current is None
+                ),
                 max(0.0, timeout),
             )
             slot = self._ready.get(number)
             if self._connection != connection:
                 return None, "the connection was lost"
+            if self._current is None:
+                return None, ANEW
             if slot is None:
                 self._spare.add(number)
                 return None, f"slot {number} is still being mapped"

@@ -38,7 +38,8 @@ async def test_a_restart_of_the_daemon_costs_no_slot_and_no_stage(node: Node) ->
     await asyncio.to_thread(node.start)
     async with evac.aio.connect("job", socket=node.socket) as client:
         assert await client.wait_connected(LIMIT)
-        await client.reserve(nbytes=8 * PAGE, body="a.bin", incarnation=1)
+        # Both are in use before the kill: one that has not come by then would be reserved anew.
+        await client.reserve(nbytes=8 * PAGE, body="a.bin", incarnation=1, slots=2)
         assert await client.staged(await filled(client, 1), 1)
         writing = await filled(client, 2)
         await asyncio.to_thread(node.kill)

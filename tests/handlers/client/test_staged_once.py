@@ -9,6 +9,7 @@ from typing import cast
 from evac._aio_line import Asked, Lines
 from evac._aio_slots import Slots as AioSlots
 from evac._connection import Answer, Connection
+from evac._slots import ANEW
 from evac._staging import Staging
 from evac.errors import NotConnected
 from evac.segment import PAGE
@@ -126,6 +127,9 @@ def test_what_is_being_written_is_staged_before_the_slots_that_are_missing_are_a
 
     assert (connection.count, staging.refusals) == (1, 0)
     assert staging.handing() == []
+    # Nothing of it comes any more, however long somebody waits.
+    assert staging.acquire(LIMIT) is None
+    assert staging.last_refusal == ANEW
     staging.stop()
 
 
@@ -173,3 +177,4 @@ async def test_so_it_is_on_a_loop() -> None:
 
     assert (slots.epoch, lines.said) == (1, ["staged"])
     assert slots.handing() == []
+    assert await slots.acquire(LIMIT) == (None, ANEW)
