@@ -44,6 +44,7 @@ from evacd.report.fdstore import fd_store, given
 from evacd.report.journal import Journal
 from evacd.report.standing_file import StandingFile
 from evacd.workloads import Board, BoardSettings, Happening, Keeper, UserLimits, prepare_in
+from evacd.workloads.memory import lies_in_memory
 
 log = structlog.get_logger()
 
@@ -116,11 +117,13 @@ def make_board(
 def make_keeper(config: Config, *, boot: str) -> Keeper:
     """What a restart does not lose. To be made before anything that opens files."""
     kept = given()
-    # A disk that is full or read-only is no reason to forget: the sockets' directory is in memory,
-    # and where it had to be used once in this boot, there is what counts.
+    # It is of this boot, and written on the loop: a disk that hangs, or is frozen for a snapshot, would hold up
+    # everything. So it lies in memory, as the sockets do; where they do not, or were used once, see `Keeper`.
     state, run = (one / _SLOTS for one in (config.state.dir, config.sockets.workload.parent))
-    paths = (run, state) if run.exists() else (state, run)
-    keeper = Keeper(*paths, boot=boot, fds=fd_store(), given=kept)
+    memory = lies_in_memory(run.parent)
+    paths = (run, state) if run.exists() or memory else (state, run)
+    former = state if memory and not run.exists() else None
+    keeper = Keeper(*paths, boot=boot, fds=fd_store(), given=kept, former=former)
     keeper.open()
     return keeper
 

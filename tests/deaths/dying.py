@@ -118,7 +118,8 @@ def rebooted(scene: Scene) -> None:
     shutil.rmtree(machine.home / "run", ignore_errors=True)
     table = machine.home / "state" / "slots.table"
     head = struct.Struct("<8sI36s")
-    with table.open("r+b") as file:
+    # Where the sockets lie in memory it lay there, and is gone with it.
+    with suppress(FileNotFoundError), table.open("r+b") as file:
         magic, version, _ = head.unpack(file.read(head.size))
         page = head.pack(magic, version, b"0" * 36)
         file.seek(0)

@@ -12,6 +12,7 @@ import mmap
 import os
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import structlog
 
@@ -37,6 +38,10 @@ _libc.mmap.argtypes = (
 )  # fmt: skip
 _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _FAILED = ctypes.c_void_p(-1).value
+_libc.statfs.argtypes = (ctypes.c_char_p, ctypes.c_void_p)
+# statfs(2): what it begins with, on every machine that has 64 bits; linux/magic.h.
+_STATFS_NBYTES, _KIND = 1024, ctypes.c_long
+_TMPFS, _RAMFS = 0x01021994, 0x858458F6
 # madvise(2): as a hole is punched, by which the file's pages go.
 _MADV_REMOVE = 9
 
@@ -173,6 +178,15 @@ def available() -> int:
             if line.startswith(b"MemAvailable:"):
                 return int(line.split()[1]) * 1024
     return 0
+
+
+def lies_in_memory(folder: Path) -> bool:
+    """Whether what is written in *folder*, or will be once it is made, goes to no disk."""
+    there = next((one for one in (folder, *folder.parents) if one.exists()), Path("/"))
+    found = ctypes.create_string_buffer(_STATFS_NBYTES)
+    if _libc.statfs(os.fsencode(there), found) != 0:
+        return False
+    return _KIND.from_buffer(found).value in (_TMPFS, _RAMFS)
 
 
 class Answer:

@@ -1,7 +1,9 @@
 """A restart of the daemon loses nothing: with an fd store, and without one."""
 
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 from evac.errors import SegmentError
 from evac.segment import HEADER_BYTES, Header, SlotState
 from tests.agent.daemon.fdstore import Manager
-from tests.agent.daemon.nodes import Node, Workload, until
+from tests.agent.daemon.nodes import Node, Workload, node_at, until
 from tests.agent.daemon.worker import body_of
 
 
@@ -196,6 +198,24 @@ def test_a_clean_stop_keeps_as_much_as_a_kill(node: Node, manager: Manager) -> N
     back(node, worker)
 
 
+def test_where_the_sockets_lie_in_memory_so_does_what_is_known_of_slots() -> None:
+    # What a disk that hangs would hold up with a page fault: nothing of it is on one.
+    home = Path(tempfile.mkdtemp(dir="/dev/shm"))
+    try:
+        for node in node_at(home / "node"):
+            disk = home / "disk"
+            node.start("--state-dir", str(disk))
+            worker = node.staged(1)
+            assert (node.home / "run" / "slots.table").exists()
+            assert not (disk / "slots.table").exists()
+            node.kill()
+            node.start("--state-dir", str(disk))
+            back(node, worker)
+            assert steps(node) == [1]
+    finally:
+        shutil.rmtree(home)
+
+
 def test_memory_of_another_boot_or_of_nobody_is_let_go(
     node: Node, manager: Manager, tmp_path: Path
 ) -> None:
@@ -204,7 +224,8 @@ def test_memory_of_another_boot_or_of_nobody_is_let_go(
     until("the store has them", lambda: len(manager.names()) == 3)
     node.kill()
     worker.kill()
-    (node.home / "state" / "slots.table").unlink()
+    for folder in ("run", "state"):  # where it lies goes by what is in memory
+        (node.home / folder / "slots.table").unlink(missing_ok=True)
 
     manager.start(node)
 

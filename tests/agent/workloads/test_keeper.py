@@ -3,6 +3,8 @@
 import json
 import os
 import random
+import signal
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -224,3 +226,77 @@ def test_where_one_place_cannot_be_used_the_next_is(tmp_path: Path, memory: int)
     assert found(keeper) == [True]
     assert keeper.shown()["remembers"]
     keeper.close()
+
+
+def moving(folder: Path) -> tuple[Keeper, Path, Path]:
+    """As a daemon begins whose sockets lie in memory: see `evacd.parts`."""
+    run, state = folder / "run" / "slots.table", folder / "state" / "slots.table"
+    former = None if run.exists() else state
+    return Keeper(run, state, boot="boot", fds=Store(), former=former), run, state
+
+
+def test_a_table_on_a_disk_is_moved_into_memory_once(tmp_path: Path, memory: int) -> None:
+    written(tmp_path / "state" / "slots.table", of(memory), of(memory, rank=1))
+    keeper, run, state = moving(tmp_path)
+    keeper.open()
+    assert sorted(record.rank for _, record, _ in keeper.slots()) == [1, 3]
+    assert (run.exists(), state.exists()) == (True, False)
+    keeper.close()
+    # What lies there again is of nobody that counts.
+    written(state, *[of(memory, rank=rank) for rank in range(9)])
+    again, _, _ = moving(tmp_path)
+    again.open()
+    assert len(again.slots()) == 2
+    again.close()
+
+
+def test_another_daemons_table_is_not_moved(tmp_path: Path, memory: int) -> None:
+    written(tmp_path / "state" / "slots.table", of(memory))
+    its = Table(tmp_path / "state" / "slots.table", boot="boot")
+    keeper, run, state = moving(tmp_path)
+    with pytest.raises(AlreadyRunning):
+        keeper.open()
+    assert (run.exists(), state.exists()) == (False, True)
+    its.close()
+
+
+def killed_at(move: int, folder: Path) -> bool:
+    """Whether whoever moves the table is killed right before so many touches of files; else it is through."""
+    child = os.fork()
+    if child == 0:
+        left = move
+
+        def here(event: str, _: object) -> None:
+            nonlocal left
+            if event.startswith(("os.", "open", "mmap.")) and left >= 0:
+                left -= 1
+                if left < 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(here)
+        try:
+            moving(folder)[0].open()
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert status in (0, signal.SIGKILL)
+    return status != 0
+
+
+def test_a_table_is_moved_whole_or_not_at_all_wherever_its_mover_is_killed(
+    tmp_path: Path, memory: int
+) -> None:
+    records = [of(memory, rank=rank) for rank in range(40)]
+    for move in range(1000):
+        folder = tmp_path / str(move)
+        folder.mkdir()
+        written(folder / "state" / "slots.table", *records)
+        killed = killed_at(move, folder)
+        keeper, _, _ = moving(folder)
+        keeper.open()
+        assert sorted(record.rank for _, record, _ in keeper.slots()) == list(range(40))
+        keeper.close()
+        if not killed:
+            break
+    assert not killed
+    assert move > 5

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
@@ -40,6 +41,8 @@ class Keeper:
     Args:
         paths: Of the table: the first that can be used is, and the next where that one is full.
         given: What the fd store had for this daemon.
+        former: Where a daemon before this one may have had the table, in this boot; nothing is at the
+            first path yet.
     """
 
     def __init__(
@@ -48,8 +51,10 @@ class Keeper:
         boot: str = "",
         fds: FdStore | None = None,
         given: Sequence[Given] = (),
+        former: Path | None = None,
     ) -> None:
         self._paths = list(paths)
+        self._former = former
         self._boot = boot
         self._fds = fds
         self._given = list(given)
@@ -76,12 +81,14 @@ class Keeper:
             AlreadyRunning: Another daemon has the table.
         """
         failed = []
+        if self._former is not None:
+            self._move(self._former, self._paths[0])
         while self._table is None and self._paths:
             path = self._paths.pop(0)
             self._table = self._opened(path, salvage=bool(self._given))
             if self._table is None:
                 failed.append(path)
-        self._sure = self._table is not None and self._table.sound
+        self._sure = self._sure and self._table is not None and self._table.sound
         for path in failed if self._table is not None else ():
             self._sure = self._take_over(rows_of(path, boot=self._boot)) and self._sure
         taken = self._table.rows if self._table is not None else {}
@@ -250,6 +257,37 @@ class Keeper:
             return False
         return rows is not None
 
+    def _move(self, former: Path, here: Path) -> None:
+        """All that *former* holds, in a table at *here*, which is there as a whole or not at all."""
+        rows, old = rows_of(former, boot=self._boot), None
+        if rows != {}:
+            # Held meanwhile: it may be another daemon's, that runs.
+            with suppress(StateError, OSError):
+                old = Table(former, boot=self._boot, salvage=bool(self._given))
+                rows = old.rows
+        if rows:
+            beside = here.with_name(f"{here.name}.new")
+            try:
+                here.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+                beside.unlink(missing_ok=True)
+                new = Table(beside, boot=self._boot)
+                try:
+                    for number, row in rows.items():
+                        new.put(number, row)
+                    beside.rename(here)
+                finally:
+                    new.close()
+            except (StateError, OSError, ValueError):
+                # There is no room: it goes on where it is.
+                self._paths.reverse()
+                rows = None
+        self._sure = old.sound if old is not None else rows is not None
+        if old is not None:
+            old.close()
+        if rows is not None:
+            with suppress(OSError):
+                former.unlink()
+
     def _moved(self) -> bool:
         """Whether there is room elsewhere, and all is there from now on."""
         former = self._table
@@ -258,6 +296,9 @@ class Keeper:
             if self._table is not former:
                 if self._take_over(former.rows):
                     former.close()
+                    # Who starts next looks there first.
+                    with suppress(OSError):
+                        former.path.unlink()
                     return True
                 self._table.close()
                 self._table = former

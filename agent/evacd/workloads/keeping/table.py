@@ -5,8 +5,8 @@
     0        page: magic, version, boot id, CRC-32
     4096     one page per row: two halves, and the newer one that is whole counts
 
-A row is copied into a shared mapping: no system call, so nothing that a slow disk could hold up, and
-a SIGKILL in the middle of a copy leaves the other half. Nothing is synced, for what outlives the
+A row is copied into a shared mapping: no system call, and where the file lies in memory nothing that a disk could hold
+up (on a disk that hangs or is frozen, the page fault does). A SIGKILL in the middle of a copy leaves the other half. Nothing is synced, for what outlives the
 machine is of no use: its memory is gone. Turned down: SQLite, which does its I/O on the loop or in
 a thread that the answer to a workload would have to wait for.
 """
@@ -48,6 +48,7 @@ class Table:
     """
 
     def __init__(self, path: Path, *, boot: str, salvage: bool = False) -> None:
+        self.path = path
         self.rows: dict[int, bytes] = {}
         self.sound = True
         self._count = 0
