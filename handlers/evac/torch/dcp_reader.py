@@ -62,7 +62,7 @@ class EvacReader(StorageReader):
     def find(self) -> int | None:
         """The step that `dcp.load` will load; None where this job has never saved anything.
 
-        Call it on all ranks. A generation that a load has found damaged is passed over from then on.
+        Call it on all ranks, and again where a load by some of them has failed. A generation that a load has found damaged is passed over from then on.
 
         Raises:
             GenerationError: There was one, and none is usable now; see `Checkpointer.restore`.
@@ -91,13 +91,14 @@ class EvacReader(StorageReader):
         if self._picked is None and self.find() is None:
             raise GenerationError(self._all.prefix, "nothing is saved that could be loaded")
         assert self._picked is not None
+        # Here, and not later: all ranks have come as far as this, wherever one of them fails.
+        self._tried = True
         return self._picked.reader.metadata
 
     def set_up_storage_reader(
         self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
     ) -> None:
-        """Nothing but to note that what was found is being loaded."""
-        self._tried = True
+        """Nothing: it is what `read_metadata` gave."""
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
         """Read and check all that *plan* needs, where this rank reaches all of it.
@@ -132,8 +133,13 @@ class EvacReader(StorageReader):
                 return self._picked.reader.read_data(plan, planner)
         finally:
             self.origins = self._picked.reader.origins
-            self._forget()
-            self._wanted = None
+            if plan.storage_data == _TOGETHER:
+                self._forget()
+                self._wanted = None
+            else:
+                # The other ranks have not loaded it: all of them look anew, or none does.
+                self._picked.reader.drop()
+                self._tried = False
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:

@@ -13,6 +13,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.planner import LoadPlan
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
@@ -173,10 +175,12 @@ def load_what_lies_on_two_nodes(rank: int, sockets: list[str]) -> None:
         strange = {"nowhere": torch.zeros(1)} if rank == 1 else {}
         with pytest.raises(CheckpointException, match="nowhere"):
             load({**state(0.0), **strange}, storage_reader=reader)
-        # One by one they cannot.
+        assert reader.find() == 1
+        # One by one they cannot, and who has tried keeps nobody from loading together.
         found = {**state(0.0), **every}
-        with pytest.raises(CheckpointException, match="without no_dist"):
-            load(found, storage_reader=reader, no_dist=True)
+        if rank == 0:
+            with pytest.raises(CheckpointException, match="without no_dist"):
+                load(found, storage_reader=reader, no_dist=True)
         assert equal(found, state(0.0))
 
         load(found, storage_reader=reader)
@@ -194,6 +198,58 @@ def test_ranks_hand_on_what_only_another_nodes_memory_has(tmp_path: Path) -> Non
         for one in nodes:
             one.start()
         ranks.run(2, load_what_lies_on_two_nodes, [str(one.socket) for one in nodes])
+
+
+class Failing(DefaultLoadPlanner):
+    """Fails at one point of a load, as where a rank has no memory left.
+
+    Args:
+        at: A method's name; "" for none.
+    """
+
+    def __init__(self, at: str) -> None:
+        super().__init__()
+        self._at = at
+
+    def set_up_planner(self, *given: Any, **named: Any) -> None:
+        self._reach("set_up_planner")
+        super().set_up_planner(*given, **named)
+
+    def create_local_plan(self) -> LoadPlan:
+        self._reach("create_local_plan")
+        return super().create_local_plan()
+
+    def finish_plan(self, plan: LoadPlan) -> LoadPlan:
+        self._reach("finish_plan")
+        return super().finish_plan(plan)
+
+    def _reach(self, point: str) -> None:
+        if point == self._at:
+            raise MemoryError(point)
+
+
+def load_again(rank: int, store: str) -> None:
+    writer, found = EvacWriter("run", store=store), state(0.0)
+    save(state(1.0), checkpoint_id="step-1", storage_writer=writer)
+    reader = writer.reader()
+    for failing in (0, 1):
+        for at in ("set_up_planner", "create_local_plan", "finish_plan"):
+            planner = Failing(at if rank == failing else "")
+            with pytest.raises(CheckpointException, match=at):
+                load(found, storage_reader=reader, planner=planner)
+            load(found, storage_reader=reader)
+            assert equal(found, state(1.0))
+    # Some of them may look first.
+    assert reader.find() == 1
+    if rank == 1:
+        for _ in range(2):
+            load(state(0.0), storage_reader=reader, no_dist=True)
+    load(found, storage_reader=reader)
+
+
+def test_a_load_that_fails_on_one_rank_wherever_is_tried_again_by_all(store: str) -> None:
+    """All look anew for a generation, or none does: whoever did alone would wait for ever."""
+    ranks.run(2, load_again, store)
 
 
 def save_beside_training(rank: int, store: str) -> None:
