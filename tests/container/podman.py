@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.container.readme import build
 from tests.kube.cluster import ROOT
+from tests.services.process import Unavailable
 
 KUBE = ROOT / ".venv/kube"
 # Where the pods' cgroups are; a real kubelet's would be at the root.
@@ -22,10 +23,6 @@ EXTRAS = "agent"
 LIMITS = ("--ulimit", "nofile=20000:20000", "--ulimit", "nproc=4096:4096")
 # Kept from run to run; each has what it changed only.
 _MOST_LAYERS = 100
-
-
-class Unavailable(Exception):
-    """No image can be made here; says why."""
 
 
 class Podman:

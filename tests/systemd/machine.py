@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tests.services.process import Unavailable
+
 T = TypeVar("T")
 LIMIT = 60.0
 ROOT = Path(__file__).parents[2]
@@ -36,6 +38,8 @@ cd "$1/tree"
 # A known id: an unknown one means "first boot", which enables all that there is.
 echo 0123456789abcdef0123456789abcdef > etc/machine-id
 rm -rf etc/fstab etc/systemd/system/*.wants etc/systemd/logind.conf.d var/log/journal
+# Nor anything of an evac that this machine has.
+rm -rf opt/evac etc/evac var/lib/evac etc/systemd/system/evacd.service*
 mkdir -p var/log/journal
 ln -sfn /lib/systemd/system/multi-user.target etc/systemd/system/default.target
 for unit in systemd-hwdb-update ldconfig systemd-journal-catalog-update systemd-udevd systemd-udev-trigger; do
@@ -49,10 +53,6 @@ systemd-nspawn --quiet --boot --directory="$folder/tree" --machine=evac-test \
     --register=no --console=read-only --private-network --link-journal=no \
     --bind="$journal:/var/log/journal" "$@"
 """
-
-
-class Unavailable(Exception):
-    """This machine cannot boot another; says what is missing."""
 
 
 def needed() -> None:

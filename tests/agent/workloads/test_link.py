@@ -7,6 +7,7 @@ import pytest
 from evac.wire import Accepted, Refuse, decode, encode
 from evacd.workloads.closing import Closing
 from evacd.workloads.link import OUTBOX, Link
+from tests.open_files import open_files
 
 
 class Ear:
@@ -63,7 +64,7 @@ async def test_what_waits_for_a_slow_reader_comes_in_order_and_complete() -> Non
 
 async def test_fds_that_wait_outlive_their_owner_and_are_closed_after() -> None:
     link, _, theirs = linked()
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_files()
     while not link._outbox:
         link.send(b"filler")
     fd = os.memfd_create("answer")
@@ -85,7 +86,7 @@ async def test_fds_that_wait_outlive_their_owner_and_are_closed_after() -> None:
     await until(there)
     assert os.pread(found[0], 10, 0) == b"answer"
     os.close(found[0])
-    await until(lambda: len(os.listdir("/proc/self/fd")) == before)
+    await until(lambda: open_files() <= before)
     link.hang_up("bye")
     theirs.close()
 
@@ -106,17 +107,17 @@ async def test_a_dropped_peer_hears_why_although_it_had_more_to_say() -> None:
 
 
 async def test_what_is_waiting_is_closed_with_the_link() -> None:
+    before = open_files()
     link, ear, theirs = linked()
     fd = os.memfd_create("answer")
-    before = len(os.listdir("/proc/self/fd"))
     for _ in range(2000):
         link.send(encode(Accepted()), fd)
         if link.closed:
             break
     assert link.closed
     assert "does not read" in ear.ends[0]
-    # The link's own socket is gone, and every copy of the fd that waited.
-    await until(lambda: len(os.listdir("/proc/self/fd")) == before - 1)
+    # Theirs and ours: the link's own socket is gone, and every copy of the fd that waited.
+    await until(lambda: len(open_files() - before) == 2)
     os.close(fd)
     theirs.close()
 
@@ -141,8 +142,8 @@ async def test_a_peer_that_went_without_reading_is_heard_to_its_end(told: str) -
 
 
 async def test_what_waits_for_a_peer_that_went_is_let_go_before_it_is_heard() -> None:
+    before = open_files()
     link, ear, theirs = linked()
-    before = len(os.listdir("/proc/self/fd"))
     fd = os.memfd_create("answer")
     while not link._outbox:
         link.send(b"filler")
@@ -152,8 +153,8 @@ async def test_what_waits_for_a_peer_that_went_is_let_go_before_it_is_heard() ->
     theirs.send(b"last")
     theirs.close()
     await until(lambda: not link.hears)
-    # Theirs and the waiting copy; ours is open, for it has not been read.
-    assert len(os.listdir("/proc/self/fd")) == before - 1
+    # Not theirs, and no waiting copy; ours is open, for it has not been read.
+    assert len(open_files() - before) == 1
     link.resume()
     await until(lambda: ear.ends == [""])
     assert ear.packets == [b"last"]
@@ -194,10 +195,10 @@ async def test_a_paused_link_hears_nothing_until_it_is_resumed() -> None:
 
 
 async def test_what_a_dropped_peer_had_sent_is_closed_by_nobody_whom_that_could_hold_up() -> None:
+    before = open_files()
     link, ear, theirs = linked()
     link.pause()
     reader, writer = os.pipe()
-    before = len(os.listdir("/proc/self/fd"))
     for number in range(40):
         packet = b"" if number % 2 else b"more to say"
         socket.send_fds(theirs, [packet], [writer] * (number % 5))
@@ -209,6 +210,6 @@ async def test_what_a_dropped_peer_had_sent_is_closed_by_nobody_whom_that_could_
     assert theirs.recv(1000) == b""
     # The writing end is nowhere open any more.
     assert await asyncio.to_thread(os.read, reader, 1) == b""
-    await until(lambda: len(os.listdir("/proc/self/fd")) == before - 2)
+    await until(lambda: len(open_files() - before) == 2)
     os.close(reader)
     theirs.close()
