@@ -19,12 +19,12 @@ class Complaints:
         if self._first(kind):
             log.warning("%s", text)
 
-    def fail(self, kind: str, text: str) -> None:
-        """Count a failure, and log it likewise."""
+    def fail(self, kind: str, text: str, *, expected: bool = False) -> None:
+        """Count a failure, and log it likewise; with its trace, unless such a thing is *expected*."""
         with self._lock:
             self.failed += 1
         if self._first(kind):
-            log.warning("%s", text, exc_info=True)
+            log.warning("%s", text, exc_info=not expected)
 
     def _first(self, kind: str) -> bool:
         with self._lock:

@@ -190,7 +190,8 @@ class OwnSlots:
             try:
                 blocking.run(lambda one=one: self._commit(one))  # type: ignore[misc] # binds the loop's variable
             except EvacError as error:
-                self._complaints.fail(f"commit:{type(error).__name__}", f"not kept: {error}")
+                kind = f"commit:{type(error).__name__}"
+                self._complaints.fail(kind, f"not kept: {error}", expected=True)
             except Exception as error:  # noqa: BLE001 - a bug in committing must not end the thread; it is logged with its trace
                 self._complaints.fail(f"commit:{type(error).__name__}", f"not kept: {error!r}")
             with self._changed:
