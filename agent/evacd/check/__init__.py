@@ -22,6 +22,7 @@ from evacd.check.machine import (
     check_memory,
     check_policy,
     check_sockets,
+    check_spill,
     check_state,
 )
 from evacd.check.outside import check_cordon, check_departure
@@ -76,6 +77,8 @@ def checks(
     yield Check("daemon", partial(check_daemon, config.sockets))
     yield Check("policy", partial(check_policy, config.policy))
     yield Check("memory", partial(check_memory, config.memory, config.peer, config.sockets))
+    if config.memory.spill is not None:
+        yield Check("spill", partial(check_spill, config.memory.spill))
     yield Check("peer", partial(check_peer, config))
     yield Check("open files", check_files)
     yield Check("huge pages", check_huge_pages)

@@ -128,6 +128,21 @@ def held(path: Path) -> int:
     return sum(int(part.get("used", 0)) for part in parts if isinstance(part, dict))
 
 
+def check_spill(folder: Path) -> Finding:
+    """A file without a name can be made there, as evacd makes one for each copy."""
+    name = "spill"
+    try:
+        fd = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        cure = "make it a folder on a local disk (ext4, xfs), or give another --memory-spill"
+        return Finding(name, Verdict.FAIL, f"{folder}: {error.strerror}", cure)
+    try:
+        room = os.fstatvfs(fd)
+    finally:
+        os.close(fd)
+    return Finding(name, Verdict.OK, f"{folder}: {_gib(room.f_bavail * room.f_frsize)} free")
+
+
 def judge_memory(budget: int, available: int, allowed: int | None) -> Finding:
     """All in bytes; *allowed* is None where no control group limits us."""
     name = "memory"

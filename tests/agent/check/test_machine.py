@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from evacd.check import Verdict
+from evacd.check import Verdict, checks
 from evacd.check.machine import (
     check_daemon,
     check_files,
@@ -15,18 +15,22 @@ from evacd.check.machine import (
     check_memory,
     check_policy,
     check_sockets,
+    check_spill,
     check_state,
     held,
     judge_memory,
 )
+from evacd.clock import SystemClock
 from evacd.config import (
     Budget,
+    Config,
     MemoryConfig,
     PeerConfig,
     PolicyConfig,
     SocketConfig,
     StateConfig,
     UserPolicy,
+    load,
 )
 from tests.agent.daemon.nodes import node_at
 
@@ -218,3 +222,23 @@ def test_a_uid_needs_no_name() -> None:
     config = PolicyConfig(allow_users=("4242",), users=(UserPolicy("4242"),))
 
     assert check_policy(config).verdict is Verdict.OK
+
+
+def test_a_folder_to_spill_to_is_one_where_files_can_be_made(tmp_path: Path) -> None:
+    assert check_spill(tmp_path).verdict is Verdict.OK
+    assert list(tmp_path.iterdir()) == []
+
+    for wrong in (tmp_path / "none", Path("/proc")):
+        finding = check_spill(wrong)
+        assert finding.verdict is Verdict.FAIL
+        assert finding.detail.startswith(f"{wrong}: ")
+
+
+def test_a_spill_folder_is_looked_at_where_one_is_wanted(tmp_path: Path) -> None:
+    def names(config: Config) -> list[str]:
+        return [one.name for one in checks(config, SystemClock())]
+
+    config = load(None, {}, {})
+    wanted = load(None, {"EVAC_MEMORY_SPILL": str(tmp_path)}, {})
+    assert "spill" not in names(config)
+    assert "spill" in names(wanted)
