@@ -122,8 +122,7 @@ class Checkpointer:
         self._store = store or os.environ.get("EVAC_STORE") or None
         if self._store:
             open_store(self._store)  # a wrong URL is told now, not at the first stage
-        self._world = World()
-        world = self._world
+        self._world = world = World()
         settings = read_settings(
             os.environ, job=job, rank=world.rank, world=world.size, priority=priority
         )
@@ -229,8 +228,9 @@ class Checkpointer:
         self, n: int, ended: Callable[..., Due], epoch: int | None, samples: int | None
     ) -> bool:
         """Step *n* has *ended*: do what is due."""
-        try:
+        with self._complaints.counting(f"step {n}"):  # and on: the others may go into a collective
             self._count(epoch, samples)
+        try:
             due = ended(n, planned=self._stager.planned)
             if due.plan:
                 self._plan_anew(n)

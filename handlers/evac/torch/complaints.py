@@ -1,6 +1,8 @@
 """Say each kind of trouble once: a training loop meets it again at every step."""
 
 import logging
+from collections.abc import Generator
+from contextlib import contextmanager
 from threading import Lock
 
 log = logging.getLogger("evac")
@@ -25,6 +27,14 @@ class Complaints:
             self.failed += 1
         if self._first(kind):
             log.warning("%s", text, exc_info=not expected)
+
+    @contextmanager
+    def counting(self, where: str) -> Generator[None, None, None]:
+        """What fails in here is a failure, and no more than that."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - training goes on whatever this is; it is logged with its trace
+            self.fail(type(error).__name__, f"{where}: {error!r}")
 
     def _first(self, kind: str) -> bool:
         with self._lock:
