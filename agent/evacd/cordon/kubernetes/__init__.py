@@ -43,6 +43,7 @@ class KubernetesCordon:
         report_only: bool = False,
         evict_pods: bool = False,
         look_again_seconds: float = 15.0,
+        second_after_seconds: float = 1.5,
     ) -> None:
         """Make it ready; it asks nothing yet.
 
@@ -53,13 +54,14 @@ class KubernetesCordon:
             report_only: Another handler closes the node: only what was closed before is undone.
             evict_pods: Evict the pods once everything is saved.
             look_again_seconds: Between two tries to find out what an earlier daemon has left.
+            second_after_seconds: See `Asking`.
 
         Raises:
             ValueError: The time limit is not positive.
         """
         if not timeout_seconds > 0:
             raise ValueError(f"timeout_seconds is {timeout_seconds}, expected more than 0")
-        self._asks = partial(Asking, client, node)
+        self._asks = partial(Asking, client, node, second_after_seconds=second_after_seconds)
         self._node = node
         self._boot = boot
         self._timeout = timeout_seconds

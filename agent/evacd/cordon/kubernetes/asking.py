@@ -4,13 +4,15 @@ They have no end of their own: whoever asks has a time limit, and sees `last` wh
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import Any
+from asyncio import FIRST_COMPLETED, TaskGroup
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+from typing import Any, TypeAlias
 
 import structlog
 
 from evacd.cordon.kubernetes.marks import Node, Patch, at_version
-from evacd.kube import Client, Failed
+from evacd.kube import Answer, Client, Failed
 
 log = structlog.get_logger()
 
@@ -22,6 +24,9 @@ _MOST_PAUSE = 1.0
 # After so many conflicts a patch that touches no list goes without a version.
 _CONFLICTS = 3
 _CONFLICT = 409
+
+
+Reply: TypeAlias = Answer | Failed
 
 
 class Refused(Exception):
@@ -65,9 +70,23 @@ class Pauses:
 class Asking:
     """Asks about one node, for one cordon."""
 
-    def __init__(self, client: Client, node: str, *, dry: bool = False) -> None:
-        """Ask *client*; where *dry*, the server only says what it would do."""
+    def __init__(
+        self,
+        client: Client,
+        node: str,
+        *,
+        dry: bool = False,
+        second_after_seconds: float | None = None,
+    ) -> None:
+        """Ask *client*.
+
+        Args:
+            dry: The server only says what it would do.
+            second_after_seconds: What has had no answer for so long is asked once more beside that,
+                on a connection of its own: one of several servers may be silent, and the others not.
+        """
         self._client = client
+        self._second_after = second_after_seconds
         self._dry = {"dryRun": "All"} if dry else {}
         self._path = f"/api/v1/nodes/{node}"
         self.last: Failed | None = None
@@ -149,7 +168,8 @@ class Asking:
         pauses = Pauses(_FIRST_PAUSE, most=_MOST_PAUSE, obeyed=2.0)
         while True:
             told = {**(params or {}), **(self._dry if method != "GET" else {})}
-            answer = await self._client.ask(method, path, params=told, body=body, kind=kind)
+            once = partial(self._client.ask, method, path, params=told, body=body, kind=kind)
+            answer = await self._answered(once) if again else await once()
             if not isinstance(answer, Failed):
                 self.last = None
                 return answer.document
@@ -161,6 +181,22 @@ class Asking:
                 )
             self.last = answer
             await asyncio.sleep(pauses.after(answer))
+
+    async def _answered(self, once: Callable[[], Coroutine[Any, Any, Reply]]) -> Reply:
+        """What comes first of a request and its second one; a failure only where both have failed."""
+        async with TaskGroup() as tasks:
+            running = {tasks.create_task(once())}
+            if self._second_after is not None:
+                done, running = await asyncio.wait(running, timeout=self._second_after)
+                running = done or {*running, tasks.create_task(once())}
+            while True:
+                done, running = await asyncio.wait(running, return_when=FIRST_COMPLETED)
+                replies = [task.result() for task in done]
+                heard = [each for each in replies if not isinstance(each, Failed) or each.status]
+                if heard or not running:
+                    for task in running:
+                        task.cancel()
+                    return (heard or replies)[0]
 
 
 def helps(failed: Failed) -> bool:

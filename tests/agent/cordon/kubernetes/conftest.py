@@ -23,7 +23,7 @@ from tests.kube.storage import Object
 NODE = "gpu-7"
 QUICK = Limits(connect=1.0, read=0.5)
 # What a node's telling need not know.
-_ACTS = ("report_only", "evict_pods")
+_ACTS = ("report_only", "evict_pods", "second_after_seconds")
 ORDER = Order("ab12-1", 1030.0, Confidence.CERTAIN, "gcp", "preempted", given=1000.0)
 
 
@@ -173,9 +173,10 @@ async def make(cluster: Cluster) -> AsyncIterator[Make]:
             access: Access | None = None,
             aliases: Iterable[str] = (),
             told_seconds: float | None = None,
+            limits: Limits = QUICK,
             **settings: Any,
         ) -> Node:
-            client = Client(session, access or cluster.access, limits=QUICK)
+            client = Client(session, access or cluster.access, limits=limits)
             both = {"node": NODE, "boot": "boot-1", "timeout_seconds": 20.0, **settings}
             cordon = KubernetesCordon(client, **both)
             told = {key: each for key, each in both.items() if key not in _ACTS}

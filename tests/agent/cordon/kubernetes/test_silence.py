@@ -14,11 +14,13 @@ import trustme
 from structlog.testing import capture_logs
 
 from evacd.clock import SystemClock
+from evacd.cordon.kubernetes.marks import TAINT
 from evacd.facts import Confidence, Kept, Order
+from evacd.kube import Limits
 from evacd.leaving import Leaving
 from evacd.report.journal import Journal
 from evacd.report.standing_file import StandingFile
-from tests.agent.cordon.kubernetes.conftest import NODE, Cluster, Make, Node, close
+from tests.agent.cordon.kubernetes.conftest import NODE, ORDER, Cluster, Make, Node, close
 from tests.kube.discovery import PODS
 from tests.kube.server import CORDONED, Fault
 
@@ -230,6 +232,21 @@ async def test_what_has_no_whole_answer_is_asked_again(
     assert CORDONED in cluster.taints
     assert cluster.conditions()["EvacLeaving"] == "True"
     assert reasons(cluster) == {"NoticeReceived"}
+
+
+@pytest.mark.parametrize("method", ["GET", "PATCH"])
+async def test_one_of_several_servers_that_is_silent_costs_a_moment(
+    cluster: Cluster, make: Make, method: str
+) -> None:
+    """Whatever waited for it would wait for ten minutes."""
+    cluster.kube.faults = [Fault(method, slow=1e6, times=1)]
+    patient = Limits(connect=1.0, read=600.0)
+    cordon = make(limits=patient, timeout_seconds=600.0, second_after_seconds=0.3).cordon
+
+    async with asyncio.timeout(LIMIT):
+        assert await cordon.close(ORDER, seconds_left=30.0) is None
+    assert CORDONED in cluster.taints
+    assert cluster.taints.count(TAINT) == 1
 
 
 async def test_an_authority_that_the_kubelet_replaces_is_read_anew(
