@@ -175,6 +175,7 @@ class Unit:
         callers: Likewise: its callback workloads on board, by ids that none of a later one's is.
         empty_because: Why there is no candidate, for the report.
         durable: The newest generation that is whole in a durable store; None before the first.
+        durable_in: That store's URL; "" where nobody knows.
         deadline: Its own, where it leaves before the rest of the node; the sooner one counts.
         agreed: What all nodes of the job that leave go with, if they can; None for the newest.
         alone: All ranks of the job are on this node.
@@ -189,6 +190,7 @@ class Unit:
     callers: frozenset[int] = frozenset()
     empty_because: str = "nothing was staged"
     durable: Generation | None = None
+    durable_in: str = ""
     deadline: float | None = None
     agreed: Generation | None = None
     alone: bool = False

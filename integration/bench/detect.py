@@ -127,7 +127,7 @@ class Aboard:
             ),
         )  # fmt: skip
 
-    def mark_durable(self, unit: str, generation: Generation) -> None:
+    def mark_durable(self, unit: str, generation: Generation, store: str) -> None:
         """Nothing is left to save."""
         self.fresh = False
 

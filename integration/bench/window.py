@@ -249,7 +249,7 @@ class Aboard:
         self._held = (unit, generation)
         yield ()
 
-    def mark_durable(self, unit: str, generation: Generation) -> None:
+    def mark_durable(self, unit: str, generation: Generation, store: str) -> None:
         """See `OnBoard`."""
         old = self._units[unit]
         newer = tuple(c for c in old.candidates if c.generation > generation)

@@ -40,9 +40,9 @@ class Rehearsal:
         """See `OnBoard`."""
         return self._way.hold(unit, generation)
 
-    def mark_durable(self, unit: str, generation: Generation) -> None:
+    def mark_durable(self, unit: str, generation: Generation, store: str) -> None:
         """See `OnBoard`."""
-        self._way.mark_durable(unit, generation)
+        self._way.mark_durable(unit, generation, store)
 
     async def turn(
         self,

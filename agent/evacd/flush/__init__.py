@@ -305,7 +305,7 @@ class Flush(Planning):
         self._record("commit.finished", {**told, "store": saved.store, "durable": durable})
         if durable:
             self.known.note(step.unit, step.generation, saved.store, saved.nbytes)
-            self._on_board.mark_durable(step.unit, step.generation)
+            self._on_board.mark_durable(step.unit, step.generation, saved.store)
             self._stands.whole(step)
         if saved.place is not None and is_durable(saved.store):
             self.crowded.add(saved.place)

@@ -21,8 +21,8 @@ class OnBoard(Protocol):
         """Pin a generation's slots for as long as the context is open."""
         ...
 
-    def mark_durable(self, unit: str, generation: Generation) -> None:
-        """The generation is whole in a durable store."""
+    def mark_durable(self, unit: str, generation: Generation, store: str) -> None:
+        """The generation is whole in *store*, a durable one."""
         ...
 
     async def turn(

@@ -42,7 +42,8 @@ class Known:
         if found is not None and found.generation == unit.durable:
             return found
         lasting = [lane for lane in unit.lanes if is_durable(lane)]
-        return Whole(unit.durable, lasting[0] if len(lasting) == 1 else "", 0)
+        alone = lasting[0] if len(lasting) == 1 else ""
+        return Whole(unit.durable, unit.durable_in or alone, 0)
 
     def keep_only(self, units: set[str]) -> None:
         """Forget all others."""

@@ -201,7 +201,7 @@ class Trickle:
         # At once, so that no order finds it moving still.
         self._way.over(moving)
         if isinstance(result, Saved) and result.whole:
-            self._on_board.mark_durable(moving.unit, moving.generation)
+            self._on_board.mark_durable(moving.unit, moving.generation, result.store)
 
     async def _thin_out(self, saved: Saved, saver: ThinsOut) -> None:
         if saved.place is not None:

@@ -146,9 +146,9 @@ class GiveWay:
         """See `OnBoard`."""
         return self._on_board.hold(unit, generation)
 
-    def mark_durable(self, unit: str, generation: Generation) -> None:
+    def mark_durable(self, unit: str, generation: Generation, store: str) -> None:
         """See `OnBoard`."""
-        self._on_board.mark_durable(unit, generation)
+        self._on_board.mark_durable(unit, generation, store)
 
     async def turn(
         self,

@@ -115,6 +115,7 @@ class Board:
                 self._keeper,
                 clock=self._clock,
                 seconds=self._settings.orphan_seconds,
+                stores=self._settings.stores,
                 happened=self._happened,
             )
             answers = Answers(self._status, self._clock)
@@ -176,9 +177,9 @@ class Board:
         """
         return self._staging.hold(unit, generation)
 
-    def mark_durable(self, unit: str, generation: Generation) -> None:
-        """It is whole in a durable store: neither it nor an older one is a candidate any more."""
-        self._roster.mark_durable(unit, generation)
+    def mark_durable(self, unit: str, generation: Generation, store: str) -> None:
+        """It is whole in *store*, a durable one: neither it nor an older one is a candidate any more."""
+        self._roster.mark_durable(unit, generation, store)
         self._staging.note_job(unit)
         self._staging.collect()
 

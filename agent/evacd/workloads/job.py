@@ -172,6 +172,7 @@ class Job:
             left. Remembered past a rank's own end, so that what is left of a launch is
             never mistaken for the whole of it.
         durable: The newest generation that is whole in a durable store.
+        durable_in: That store's URL; "" where a version before did not write it down.
         agreed: What its nodes have agreed on, and memory keeps; see `evacd.workloads.agreement`.
         agreed_until: When that ends by itself; monotonic seconds.
     """
@@ -180,6 +181,7 @@ class Job:
     members: list[Workload] = field(default_factory=list)
     launches: dict[int, set[int]] = field(default_factory=dict)
     durable: Generation | None = None
+    durable_in: str = ""
     agreed: Generation | None = None
     agreed_until: float = 0.0
 
@@ -273,6 +275,7 @@ class Job:
             callers=frozenset(one.id for one in callers),
             empty_because="" if fresh or needs else self._emptiness(),
             durable=self.durable,
+            durable_in=self.durable_in,
             agreed=self.agreed,
             alone=self._alone(),
         )

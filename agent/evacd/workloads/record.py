@@ -90,6 +90,7 @@ class JobRecord:
     launches: tuple[tuple[int, tuple[int, ...]], ...]
     agreed: Generation | None = None
     agreed_until: float = 0.0
+    durable_in: str = ""
 
 
 Record: TypeAlias = SlotRecord | JobRecord
@@ -126,7 +127,7 @@ def of_job(job: Job) -> JobRecord:
     """As it is now."""
     newest = sorted(job.launches.items(), reverse=True)[:_LAUNCHES]
     launches = tuple((launch, tuple(sorted(ranks))) for launch, ranks in newest)
-    return JobRecord(job.name, job.durable, launches, job.agreed, job.agreed_until)
+    return JobRecord(job.name, job.durable, launches, job.agreed, job.agreed_until, job.durable_in)
 
 
 def encode(record: Record) -> bytes:
@@ -161,7 +162,8 @@ def _read(found: dict[str, Any]) -> Record:
         launches = tuple((int(launch), _ranks(ranks)) for launch, ranks in found["launches"])
         durable, agreed = (_generation(found.get(name)) for name in ("durable", "agreed"))
         until = float(found.get("agreed_until", 0.0))
-        return JobRecord(found["unit"], durable, launches, agreed, until)
+        where = str(found.get("durable_in", ""))
+        return JobRecord(found["unit"], durable, launches, agreed, until, where)
     shape = {"layout": "", "run": found.get("run", ""), **found["shape"]}
     found = {
         **_LATER,

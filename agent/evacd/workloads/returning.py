@@ -4,17 +4,24 @@ A process that comes back hands its slots back one by one; then what it did not 
 is not complete is freed, and all is as if nothing had happened.
 """
 
+from collections.abc import Collection
+
 from evacd.workloads.job import Slot, SlotState, Workload
 from evacd.workloads.ledger import Ledger
 from evacd.workloads.record import JobRecord, SlotRecord
 from evacd.workloads.roster import Roster
 
 
-def remember(roster: Roster, record: JobRecord) -> None:
-    """What is known of a job, which has members by now."""
+def remember(roster: Roster, record: JobRecord, stores: Collection[str]) -> None:
+    """What is known of a job, which has members by now.
+
+    Args:
+        stores: This daemon's: what lies in none of them is not where its job will look for it.
+    """
     job = roster.jobs.get(record.unit)
     if job is not None:
-        job.durable = record.durable
+        if not record.durable_in or record.durable_in in stores:
+            job.durable, job.durable_in = record.durable, record.durable_in
         job.agreed, job.agreed_until = record.agreed, record.agreed_until
         for launch, ranks in record.launches:
             job.launches.setdefault(launch, set()).update(ranks)

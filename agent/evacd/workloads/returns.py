@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import structlog
@@ -52,6 +52,7 @@ class Returns:
     Args:
         keeper: Knows what there was.
         seconds: How long memory is waited for whose process cannot be seen from here.
+        stores: Of this daemon; the last one may have had others.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Returns:
         *,
         clock: Clock,
         seconds: float,
+        stores: Collection[str],
         happened: Callable[[Happening], None],
     ) -> None:
         self._roster = roster
@@ -69,6 +71,7 @@ class Returns:
         self._keeper = keeper
         self._clock = clock
         self._seconds = seconds
+        self._stores = stores
         self._happened = happened
         self._lines = Complaints(burst=16, every=60.0)
         self._looked = self._began = clock.monotonic()
@@ -186,7 +189,7 @@ class Returns:
         workload = returning.reseat(self._roster, record)
         job = self._keeper.job(record.unit)
         if job is not None:
-            returning.remember(self._roster, job)
+            returning.remember(self._roster, job, self._stores)
         slot = returning.reopen(self._roster.ledger, workload, record)
         self._staging.regions.take_back(slot, region)
         self._keeper.found(row, slot)

@@ -332,11 +332,11 @@ class Roster:
             if unit in self.jobs:
                 self._tidy(self.jobs[unit])
 
-    def mark_durable(self, unit: str, generation: Generation) -> None:
-        """It is whole in a durable store: memory is no longer its only place."""
+    def mark_durable(self, unit: str, generation: Generation, store: str) -> None:
+        """It is whole in *store*, a durable one: memory is no longer its only place."""
         job = self.jobs.get(unit)
         if job is not None and not job.is_durable(generation):
-            job.durable = generation
+            job.durable, job.durable_in = generation, store
             self.told.changed(unit)
             self._tidy(job)
 

@@ -233,6 +233,30 @@ def test_memory_of_another_boot_or_of_nobody_is_let_go(
     until("the store has let go", lambda: not manager.names())
 
 
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_what_lies_in_a_store_of_before_only_is_saved_where_its_job_will_look_now(
+    node: Node, elsewhere: bool
+) -> None:
+    node.start()
+    worker = node.staged(1)
+    node.drain()
+    (saved,) = node.settled().values()
+    assert saved["nbytes"] > 0
+    node.cancel()
+    node.kill()
+    if elsewhere:
+        node.store = node.home / "another"
+
+    node.start()
+    back(node, worker)
+    node.drain()
+
+    (found,) = node.settled().values()
+    assert (found["nbytes"] > 0) == elsewhere
+    assert found["store"] == f"file://{node.store}"
+    assert any(path.endswith("part0.bin") for path in node.files())
+
+
 def test_leaving_and_superseding_empty_the_store(node: Node, manager: Manager) -> None:
     manager.start(node)
     worker = node.staged(1)

@@ -54,7 +54,7 @@ class Aboard:
         self.held = (unit, generation)
         yield ()
 
-    def mark_durable(self, unit: str, generation: Generation) -> None:
+    def mark_durable(self, unit: str, generation: Generation, store: str) -> None:
         old = self.all[unit]
         newer = tuple(c for c in old.candidates if c.generation > generation)
         self.all[unit] = replace(old, candidates=newer)

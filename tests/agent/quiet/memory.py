@@ -88,7 +88,7 @@ class Aboard:
         finally:
             part.data.release()
 
-    def mark_durable(self, unit: str, generation: Generation) -> None:
+    def mark_durable(self, unit: str, generation: Generation, store: str) -> None:
         self._durable[unit] = max(generation, self._durable.get(unit, generation))
 
     async def turn(

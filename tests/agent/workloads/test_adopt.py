@@ -155,7 +155,7 @@ async def test_a_live_owner_gets_no_slot_to_write_that_is_lent(tmp_path: Path) -
                 assert loan.body(0, 1) == bytes([1]) * 5000
                 await peer.reserve(1 << 20, slots=1)
                 await peer.stage(1)
-                running.board.mark_durable("root/train", Generation(0, 1))
+                running.board.mark_durable("root/train", Generation(0, 1), "s3://a")
                 refused = await owner.ask_fd(Acquire())
                 assert isinstance(refused[0], Refuse)
                 loan.close()

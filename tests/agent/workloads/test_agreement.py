@@ -1,5 +1,7 @@
 """The pin on what a job's nodes have agreed on: nothing writes over it until the job has resumed."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -126,7 +128,7 @@ def test_it_ends_when_it_is_durable(roster: Roster) -> None:
     aboard(roster, 1, 2, 3)
     agree(roster, unit(roster), Generation(1, 2), until=LATER)
 
-    roster.mark_durable(unit(roster), Generation(1, 2))
+    roster.mark_durable(unit(roster), Generation(1, 2), "s3://a")
 
     assert shown(roster.jobs) == []
 
@@ -173,7 +175,7 @@ def test_what_is_of_no_use_is_refused(roster: Roster) -> None:
     # What is not here takes no pin from what is.
     assert agree(roster, name, Generation(2, 2), until=LATER) is None
     assert "step 2" in refusal(Generation(2, 0))
-    roster.mark_durable(name, Generation(2, 3))
+    roster.mark_durable(name, Generation(2, 3), "s3://a")
     assert "durable already" in refusal(Generation(2, 2))
 
 
@@ -185,8 +187,31 @@ def test_the_next_daemon_knows_of_it(roster: Roster) -> None:
 
     other = Roster(budget=100 * PAGE)
     aboard(other, 1, 2, 3)
-    remember(other, record)
+    remember(other, record, ["s3://a"])
 
     assert shown(other.jobs) == shown(roster.jobs)
     assert other.jobs[unit(other)].agreed_until == LATER
     assert steps(other)
+
+
+@pytest.mark.parametrize("stores", [("s3://b", "s3://a"), ("s3://b",), ()])
+def test_the_next_daemon_knows_what_is_durable_in_a_store_of_its_own(
+    roster: Roster, stores: tuple[str, ...]
+) -> None:
+    aboard(roster, 1, 2, 3)
+    roster.mark_durable(unit(roster), Generation(1, 2), "s3://a")
+    record = decode(encode(of_job(roster.jobs[unit(roster)])))
+    assert isinstance(record, JobRecord)
+
+    other = Roster(budget=100 * PAGE)
+    aboard(other, 1, 2, 3)
+    remember(other, record, stores)
+
+    (found,) = other.units(stores)
+    if "s3://a" in stores:
+        assert (found.durable, found.durable_in) == (Generation(1, 2), "s3://a")
+    else:
+        assert (found.durable, found.durable_in) == (None, "")
+    # As a version before has written it: nobody knows where, and it is taken at its word.
+    remember(other, replace(record, durable_in=""), stores)
+    assert other.units(stores)[0].durable == Generation(1, 2)

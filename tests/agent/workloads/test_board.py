@@ -129,7 +129,7 @@ async def test_a_stage_is_never_blocked_and_the_grant_repeats(folder: Path, unit
             assert isinstance(refusal, Refuse)
             assert refusal.reason.startswith("no free slot")
 
-            running.board.mark_durable(unit, Generation(0, 1))
+            running.board.mark_durable(unit, Generation(0, 1), "s3://a")
             assert isinstance(await peer.ask(Acquire()), Granted)
 
 

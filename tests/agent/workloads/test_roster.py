@@ -220,7 +220,7 @@ class Lives(RuleBasedStateMachine):
         before = self.safe()
         if whole:
             unit, generation = data.draw(st.sampled_from(whole))
-            self.roster.mark_durable(unit, generation)
+            self.roster.mark_durable(unit, generation, "s3://a")
             left = next(u for u in self.roster.units(("lane",)) if u.name == unit)
             assert all(c.generation > generation for c in left.candidates)
         self.unharmed(before)
@@ -388,7 +388,7 @@ def test_the_generation_that_all_have_is_not_granted_away(roster: Roster) -> Non
     refusal = roster.acquire(one)
     assert isinstance(refusal, Refusal)
     assert refusal.reason == "no free slot: step 10 is the newest that all ranks have"
-    roster.mark_durable("me/job", Generation(0, 10))
+    roster.mark_durable("me/job", Generation(0, 10), "s3://a")
     assert isinstance(roster.acquire(one), Slot)
     assert "already durable" in why(roster)
 
