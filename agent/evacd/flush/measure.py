@@ -1,8 +1,12 @@
 """Learns a lane's rate before it matters: write a probe object, time it, forget it.
 
 A small object goes over one connection and a body over all that its store has: to a bucket that is far away, that is
-eight times as fast. So the last probe of a link is as large as a body with a part for each of them; where so much would
+eight times as fast. So the last probes of a link are as large as a body with a part for each of them; where so much would
 hold the link up for long, one connection's rate has to do. A disk has one rate.
+
+What disturbs a probe, a machine that starts much else beside its daemon say, only ever makes it slower. So what decides
+whether a large one is of use is asked for more than once, and of the large ones the faster counts. The first of them
+also opens the connections, which a flush of many gigabytes does not feel.
 """
 
 import ctypes
@@ -29,8 +33,11 @@ PROBE_NBYTES = 8 * 1024 * 1024
 WIDE_NBYTES = 8 * PROBE_NBYTES
 # Of a slower link some parts; below that a body goes in one.
 LEAST_WIDE_NBYTES = 3 * PROBE_NBYTES
-# What that may take, going by what one connection does.
+# What each of them may take, going by what one connection does; and how many there are.
 WIDE_SECONDS = 4.0
+WIDE_TIMES = 2
+# A link whose first object says that it is too slow for that is asked again, so often at most.
+_MOST_SMALL = 4
 # What one rank's commit asks of a store beside its body: objects that are written or deleted, and looks.
 COMMIT_WRITES = 5
 COMMIT_LOOKS = 5
@@ -98,32 +105,55 @@ async def measure(
         whole = await _unless(stop, store.put(key, view[:nbytes]))
         return clock.monotonic() - began if whole else None
 
+    async def looked() -> float:
+        """Seconds that it takes to see what is there."""
+        began = clock.monotonic()
+        await store.get(key)
+        return clock.monotonic() - began
+
     try:
         if stop() or await put(_PAGE) is None or (fixed := await put(_PAGE)) is None:
             return None
-        began = clock.monotonic()
-        await store.get(key)
-        commit = COMMIT_WRITES * fixed + COMMIT_LOOKS * (clock.monotonic() - began)
+        # As with the tiny objects, the first one pays for what is paid once.
+        look = min([await looked() for _ in range(2)])
+        commit = COMMIT_WRITES * fixed + COMMIT_LOOKS * look
         while not (stop() or _enough(timed)):
             nbytes = PROBE_NBYTES if timed else FIRST_NBYTES
             if (took := await put(nbytes)) is not None:
                 timed.append((nbytes, took))
         # The first, smaller one only found out whether more is of use.
-        single = _counted(timed[1:] or timed, fixed)
+        counted = timed[1:] or timed
+        while wide and not stop() and _asks_again(counted, fixed):
+            if (took := await put(FIRST_NBYTES)) is not None:
+                counted.append((FIRST_NBYTES, took))
+        single = _counted(counted, fixed)
         if single is None:
             return None
-        took, nbytes = None, _wide(*single) if wide else 0
-        if nbytes and not stop():
-            # Whoever has no room for that much, a peer's memory say, takes what is smaller all the same.
-            with suppress(StoreError):
-                took = await put(nbytes)
+        nbytes, large = _most_wide(counted, fixed) if wide else 0, list[float]()
+        # Whoever has no room for that much, a peer's memory say, takes what is smaller all the same.
+        with suppress(StoreError):
+            while nbytes and len(large) < WIDE_TIMES and not stop():
+                if (took := await put(nbytes)) is not None:
+                    large.append(took)
     except StoreError as error:
         return error
     finally:
         # One that stays is found by `tidy` at the next start.
         with suppress(StoreError):
             await store.delete(key)
-    return Measured(*((took and _counted([(nbytes, took)], fixed)) or single), commit)
+    best = _counted([(nbytes, min(large))], fixed) if large else None
+    return Measured(*(best or single), commit)
+
+
+def _asks_again(timed: Sequence[tuple[int, float]], fixed: float) -> bool:
+    """Whether one more small object is worth its time: those so far say that the link is too slow for a large one."""
+    took = sum(seconds for _, seconds in timed)
+    return 0 < len(timed) < _MOST_SMALL and took < WIDE_SECONDS and not _most_wide(timed, fixed)
+
+
+def _most_wide(timed: Sequence[tuple[int, float]], fixed: float) -> int:
+    """How large a body is of use where small ones took so long, by the one that nothing has disturbed; 0 for none."""
+    return max((_wide(*one) for each in timed if (one := _counted([each], fixed))), default=0)
 
 
 def _wide(nbytes: int, seconds: float) -> int:

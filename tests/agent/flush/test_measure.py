@@ -1,11 +1,15 @@
 """The probe of a lane: it is gone afterwards, it stands aside, and it stays small."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import MappingProxyType
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from evac.errors import StoreError, StoreUnavailable
 from evac.store import open_store
@@ -19,6 +23,7 @@ from evacd.flush.measure import (
     PROBES,
     WIDE_NBYTES,
     WIDE_SECONDS,
+    WIDE_TIMES,
     measure,
 )
 from evacd.flush.tidy import tidy
@@ -45,6 +50,7 @@ class Link(LocalStore):
         connections: Of so many bytes per second each, for bodies with a part for each of them.
         fixed: Seconds that every put takes beside its bytes.
         look: Seconds of every get.
+        disturbed: Further seconds of single puts, by their place among all.
     """
 
     def __init__(
@@ -58,6 +64,7 @@ class Link(LocalStore):
         connections: int = 1,
         breaks_at: int = 1 << 40,
         hangs_at: int = 1 << 40,
+        disturbed: Mapping[int, float] = MappingProxyType({}),
     ):
         super().__init__(str(folder))
         self.look = look
@@ -68,6 +75,7 @@ class Link(LocalStore):
         self.watch = watch
         self.rate = rate
         self.breaks_at = breaks_at
+        self.disturbed = disturbed
         self.sizes: list[int] = []
 
     async def put(
@@ -80,6 +88,7 @@ class Link(LocalStore):
         await super().put(key, data, progress=progress)
         ways = self.connections if data.nbytes > 2 * PROBE_NBYTES else 1
         self.watch.now += self.fixed + data.nbytes / (self.rate * ways)
+        self.watch.now += self.disturbed.get(len(self.sizes) - 1, 0.0)
         if data.nbytes >= self.breaks_at:
             raise StoreUnavailable(key, "connection reset")
 
@@ -140,7 +149,7 @@ async def test_a_link_of_several_connections_is_known_by_what_they_do_together(
     assert isinstance(found, tuple)
     assert found[0] == link.sizes[-1] == WIDE_NBYTES
     assert found[0] / found[1] == pytest.approx(8 * 80e6, rel=0.01)
-    assert link.sizes.count(WIDE_NBYTES) == 1
+    assert link.sizes.count(WIDE_NBYTES) == WIDE_TIMES
     assert probes(tmp_path) == []
 
 
@@ -158,6 +167,36 @@ async def test_a_slow_link_is_not_held_up_by_a_large_probe(
     assert found[0] / found[1] == pytest.approx(rate, rel=0.01)
     assert max(link.sizes) == largest
     assert largest / rate <= WIDE_SECONDS
+
+
+@pytest.mark.parametrize("disturbed", [{2: 3.0}, {3: 5.0}, {2: 0.6, 3: 0.6, 5: 5.0}])
+async def test_what_disturbs_a_probe_is_not_taken_for_the_link(
+    tmp_path: Path, disturbed: Mapping[int, float]
+) -> None:
+    """A small one, which would forbid all large ones, the first large one, or both kinds."""
+    link = Link(tmp_path, Watch(), rate=10e6, connections=2, disturbed=disturbed)
+
+    found = await measure(link, clock=link.watch, node="n", stop=never, wide=True)
+
+    assert isinstance(found, tuple)
+    assert found[0] / found[1] == pytest.approx(20e6, rel=0.01)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.floats(1e4, 6e6), st.dictionaries(st.integers(2, 6), st.floats(0.0, 20.0)))
+def test_a_slow_link_is_asked_for_small_probes_no_longer_than_for_a_large_one(
+    rate: float, disturbed: dict[int, float]
+) -> None:
+    with TemporaryDirectory() as folder:
+        link = Link(Path(folder), Watch(), rate=rate, disturbed=disturbed)
+        found = asyncio.run(measure(link, clock=link.watch, node="n", stop=never, wide=True))
+
+    assert isinstance(found, tuple)
+    assert set(link.sizes) == {4096, FIRST_NBYTES}
+    asked = range(2, len(link.sizes))
+    took = [FIRST_NBYTES / rate + disturbed.get(one, 0.0) for one in asked]
+    assert sum(took[:-1]) < WIDE_SECONDS
+    assert found[1] <= sum(took)
 
 
 async def test_a_link_that_takes_no_large_probe_is_known_by_the_others(tmp_path: Path) -> None:
