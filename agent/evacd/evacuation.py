@@ -12,8 +12,8 @@ from typing import Any
 import structlog
 
 from evacd.agreement import Agreement
-from evacd.allowance import Complaints
 from evacd.clock import Clock
+from evacd.comings import Comings
 from evacd.facts import Kept, Notice, Order, Outcome, Probe
 from evacd.flush import Flush
 from evacd.flush.save import Place, Saver
@@ -89,9 +89,7 @@ class Evacuation:
         self._beside = beside
         self._count = count
         self._running: set[Task[None]] = set()
-        self._complaints = Complaints()
-        # A job of many ranks comes at once; one that comes and goes for ever fills no log.
-        self._comings = Complaints(burst=256, every=1.0)
+        self._comings = Comings(clock, count)
         self.saver = saver
         self._keep = keep
         self._reported: dict[str, Outcome] = {}
@@ -172,36 +170,21 @@ class Evacuation:
                 self._came_or_went(log.info, "workload.joined", unit, rank, pid)
                 self.flush.wake()
             case Left(unit, rank):
-                log.info("workload.left", unit=unit, rank=rank)
+                self._comings.said(log.info, "workload.left", unit, rank=rank)
                 self.own.left(happening)
                 self.flush.wake()
             case StagedOne():
                 self.flush.wake()
             case Dropped(pid, reason, uid):
-                self._deny("dropped", pid, uid, reason)
+                self._comings.denied("dropped", pid, uid, reason)
             case Denied(what, pid, uid, reason):
-                self._deny(what, pid, uid, reason)
+                self._comings.denied(what, pid, uid, reason)
 
     def _came_or_went(
         self, write: Callable[..., Any], name: str, unit: str, rank: int, pid: int
     ) -> None:
-        owner = unit.rpartition("/")[0]
-        unsaid = self._comings.take(name, owner, now=self._clock.monotonic())
-        if unsaid is None:
-            return
-        more = {"unsaid": unsaid} if unsaid else {}
-        write(name, unit=unit, rank=rank, pid=pid, **more)
-        self._record(name, {"unit": unit, "rank": rank, "pid": pid})
-
-    def _deny(self, what: str, pid: int, uid: int, reason: str) -> None:
-        """Counted each time, and logged once a minute: who does wrong on purpose does so often."""
-        self._count(f"denied.{what}", {})
-        name = "workload.dropped" if what == "dropped" else "workload.denied"
-        unsaid = self._complaints.take(what, uid, now=self._clock.monotonic())
-        if unsaid is not None:
-            more = {"unsaid": unsaid} if unsaid else {}
-            said = {} if what == "dropped" else {"what": what}
-            log.warning(name, **said, pid=pid, uid=uid, reason=reason, **more)
+        if self._comings.said(write, name, unit, rank=rank, pid=pid):
+            self._record(name, {"unit": unit, "rank": rank, "pid": pid})
 
     # --- what is done --------------------------------------------------------------------
 

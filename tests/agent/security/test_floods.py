@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from evac.wire import Acquire, Refuse, Reserve, encode
+from evac.wire import Accepted, Acquire, Leave, Refuse, Reserve, encode
 from tests.agent.daemon.nodes import Node, until
 from tests.agent.security.attack import NOBODY, Line, as_long_as, as_user
 from tests.agent.security.conftest import Scene
@@ -132,6 +132,21 @@ def test_who_is_refused_over_and_over_is_logged_once(scene: Scene) -> None:
     assert as_user(NOBODY, attack) == 300
     assert denied(scene, "register") - counted == 300
     assert len(lines(scene, "workload.denied", '"register"')) == 1
+
+
+def test_who_comes_and_leaves_for_ever_fills_no_log(scene: Scene) -> None:
+    before = len(scene.node.log.read_text().splitlines())
+
+    def attack() -> int:
+        line = Line(scene.socket)
+        for _ in range(1000):
+            line.aboard("comes")
+            assert isinstance(line.ask(Leave()), Accepted)
+        return 1000
+
+    assert as_user(NOBODY, attack) == 1000
+    # Some hundreds at once, as of a job of many ranks, and then one a second of each kind.
+    assert len(scene.node.log.read_text().splitlines()) - before < 900
 
 
 def test_who_comes_and_dies_for_ever_is_forgotten(scene: Scene) -> None:
