@@ -6,6 +6,7 @@ import pty
 import subprocess
 import sys
 from datetime import datetime, timedelta
+from typing import Any
 
 SCRIPT = """
 import logging, sys, structlog
@@ -79,3 +80,56 @@ def test_on_a_terminal_events_are_columns_for_people() -> None:
 
 def test_console_into_a_file_has_no_colours() -> None:
     assert "\x1b[" not in "".join(lines("console", "info"))
+
+
+UNREAD = """
+import os, sys, structlog
+from evacd.config import LogConfig
+from evacd.logs import configure
+
+log = structlog.get_logger()
+configure(LogConfig(format="json"))
+for number in range(20_000):
+    log.info("event", number=number, padding="x" * 100)
+print("through", flush=True)
+sys.stdin.readline()
+log.info("last")
+sys.stdin.readline()
+"""
+
+
+def test_whoever_logs_waits_for_nobody_who_does_not_read_and_says_what_was_lost() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", UNREAD],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdin
+    assert process.stdout
+    assert process.stderr
+    assert process.stdout.readline() == "through\n"
+    # Now somebody reads again, and all that was kept comes in its order.
+    told: list[dict[str, Any]] = []
+    while len(told) < 1000:
+        told.append(json.loads(process.stderr.readline()))
+    assert [one["number"] for one in told] == list(range(1000))
+    process.stdin.write("\n")
+    process.stdin.flush()
+    rest: list[dict[str, Any]] = []
+    while not rest or rest[-1]["event"] != "last":
+        rest.append(json.loads(process.stderr.readline()))
+    _, nothing = process.communicate("\n")
+    assert (process.returncode, nothing) == (0, "")
+    *_, lost, _ = rest
+    numbers = [one["number"] for one in [*told, *rest[:-2]]]
+    assert numbers == list(range(len(numbers)))
+    assert (lost["event"], lost["lines"]) == ("log.lost", 20_000 - len(numbers))
+
+
+def test_a_reader_that_is_gone_ends_nobody() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, "json", "debug"], stderr=write, check=False
+    )
+    os.close(write)
+    assert done.returncode == 0
