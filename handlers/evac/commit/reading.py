@@ -25,6 +25,8 @@ from evac.store import Store
 
 # Requests on their way at once: enough to hide an object store's latency.
 WINDOW = 32
+# Of a store that a whole fleet shares, so many names are looked at before others have their turn: some milliseconds.
+_AT_ONCE = 1000
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,9 @@ async def marker(store: Store, prefix: str) -> Generation | None:
 async def jobs(store: Store) -> tuple[str, ...]:
     """The prefixes under which generations lie, sorted."""
     found: set[str] = set()
-    for entry in await store.list(""):
+    for number, entry in enumerate(await store.list("")):
+        if not number % _AT_ONCE:
+            await asyncio.sleep(0)
         above, _, name = entry.key.rpartition("/")
         prefix, _, folder = above.removesuffix(f"/{WEIGHTS}").rpartition("/")
         if prefix and Generation.parse(folder) is not None and is_ours(name):

@@ -1,13 +1,15 @@
 """What was found whole is not read again, however many generations there are; what changed is."""
 
+import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from evac.commit import Known, State, put_body, retain, survey
+from evac.commit import Known, State, jobs, put_body, retain, survey
 from evac.generation import Generation, manifest_name
-from evac.store import Store
+from evac.store import Entry, Store
 from evac.store.local import LocalStore
 from tests.handlers.commit.made import PREFIX, body_of, commit
 from tests.handlers.store.watched import Watched
@@ -116,3 +118,34 @@ async def test_what_a_flush_is_writing_now_is_left_to_the_next_time(store: Store
     assert await retain(store, PREFIX, keep=1, busy={torn}.__contains__) == (old,)
     assert await retain(store, PREFIX, keep=1) == (torn,)
     assert [one.generation for one in await survey(store, PREFIX)] == [new]
+
+
+class OfAFleet(LocalStore):
+    """One that thousands of jobs have written to."""
+
+    async def list(self, prefix: str) -> Sequence[Entry]:
+        return [
+            Entry(f"u/job-{job}/step-1.1/{name}", 1)
+            for job in range(4000)
+            for name in ("__0_0.distcp", "__1_0.distcp", ".metadata", "notes.txt", "x/y")
+        ]
+
+
+async def test_a_store_of_a_whole_fleet_is_looked_through_while_others_go_on(
+    tmp_path: Path,
+) -> None:
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with asyncio.TaskGroup() as tasks:
+        going_on = tasks.create_task(others())
+        found = await jobs(OfAFleet(str(tmp_path)))
+        going_on.cancel()
+
+    assert len(found) == 4000
+    assert turns >= 20
