@@ -18,6 +18,8 @@ ROOT = Path(__file__).parents[2]
 BAR = 30
 # linux/prctl.h
 _PR_SET_PDEATHSIG = 1
+# Tells whoever a demo starts, and whoever these start, whose they are.
+_DEMO = "EVAC_DEMO_PID"
 _libc = ctypes.CDLL(None)
 
 
@@ -31,6 +33,20 @@ def end_with_parent() -> None:
     torchrun's workers are sessions of their own: who kills the agent leaves them to train for ever.
     """
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    # Of a parent that ended before (torch takes seconds to import) no signal comes any more.
+    demo = int(os.environ.get(_DEMO, "0"))
+    if demo and demo not in _ancestors():
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _ancestors() -> Iterator[int]:
+    pid = os.getppid()
+    while pid > 1:
+        yield pid
+        try:
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            return
 
 
 class Processes:
@@ -52,7 +68,12 @@ class Processes:
             stderr=subprocess.STDOUT,
             cwd=ROOT,
             preexec_fn=end_with_parent,
-            env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", **(environment or {})},
+            env={
+                **os.environ,
+                "GLOO_SOCKET_IFNAME": "lo",
+                _DEMO: str(os.getpid()),
+                **(environment or {}),
+            },
         )
         log.close()
         self._running.append(process)

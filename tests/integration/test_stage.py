@@ -50,3 +50,27 @@ def test_no_process_of_a_demo_outlives_it_however_it_ends(
 
     until("its agent has ended", lambda: not runs(agent))
     until("its worker has ended", lambda: not runs(worker))
+
+
+# Its worker says that it runs, and asks to end with an agent that has ended by then.
+LATE = """
+import sys, time
+from pathlib import Path
+from integration.demo.stage import Processes
+Processes(Path(sys.argv[1])).start("agent", ["-c", '''
+import os, subprocess, sys
+worker = "import sys, time; from integration.demo.stage import end_with_parent; sys.stdin.readline(); end_with_parent(); time.sleep(3600)"
+child = subprocess.Popen([sys.executable, "-c", worker], start_new_session=True, stdin=subprocess.PIPE)
+print(child.pid, flush=True)
+'''])
+time.sleep(3600)
+"""
+
+
+def test_a_worker_whose_agent_ended_while_it_began_ends_as_well(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", LATE, str(tmp_path)]) as demo:
+        log = tmp_path / "agent.log"
+        until("the agent has begun it", lambda: log.exists() and log.read_text().endswith("\n"))
+        # The agent ends, and with it the other end of what the worker waits for.
+        until("the worker has ended", lambda: not runs(int(log.read_text())))
+        demo.kill()
