@@ -235,7 +235,7 @@ def make_calm(
     def told(name: str, data: Mapping[str, Any]) -> None:
         if name == "trickle.finished" and data["durable"]:
             generation = Generation(**data["generation"])
-            flush.known.note(data["unit"], generation, data["store"], data["nbytes"])
+            flush.known.note(data["unit"], generation, data["store"], data["generation_nbytes"])
         count(name, data)
         tell(name, data)
 

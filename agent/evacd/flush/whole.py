@@ -6,6 +6,9 @@ from evac.generation import Generation
 from evac.store.durability import is_durable
 from evacd.facts import Unit
 
+# Of a node that lives for months these are the last ones.
+_REMEMBERED = 1024
+
 
 @dataclass(frozen=True)
 class Whole:
@@ -32,7 +35,10 @@ class Known:
         whole, before = Whole(generation, store, nbytes), self._of.get(unit)
         if before is not None and before.generation == generation:
             whole = replace(whole, nbytes=max(nbytes, before.nbytes))
+        self._of.pop(unit, None)
         self._of[unit] = whole
+        if len(self._of) > _REMEMBERED:
+            del self._of[next(iter(self._of))]
 
     def of(self, unit: Unit) -> Whole | None:
         """Of its durable generation; None where it has none."""
@@ -44,7 +50,3 @@ class Known:
         lasting = [lane for lane in unit.lanes if is_durable(lane)]
         alone = lasting[0] if len(lasting) == 1 else ""
         return Whole(unit.durable, unit.durable_in or alone, 0)
-
-    def keep_only(self, units: set[str]) -> None:
-        """Forget all others."""
-        self._of = {unit: whole for unit, whole in self._of.items() if unit in units}

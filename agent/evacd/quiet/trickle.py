@@ -179,8 +179,8 @@ class Trickle:
                 took = self._clock.monotonic() - began
                 self._told(
                     "trickle.finished",
-                    {**what, "nbytes": moving.moved(), "seconds": took, "store": saved.store,
-                     "durable": saved.whole},
+                    {**what, "nbytes": moving.moved(), "generation_nbytes": saved.nbytes,
+                     "seconds": took, "store": saved.store, "durable": saved.whole},
                 )  # fmt: skip
                 # Where a flush took over, it is not quiet any more; it thins out by itself.
                 if not moving.hurried:

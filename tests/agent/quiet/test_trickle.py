@@ -203,6 +203,7 @@ async def test_what_lacks_other_nodes_ranks_is_not_durable_and_not_written_twice
         first, second, *_ = here.heard("trickle.finished")
         assert not first["durable"]
         assert (first["nbytes"], second["nbytes"]) == (MIB, 0)
+        assert second["generation_nbytes"] == MIB
         assert here.aboard.units()[0].durable is None
 
 
