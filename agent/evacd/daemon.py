@@ -327,7 +327,8 @@ class Daemon:
 
     def _count(self, name: str, data: Mapping[str, Any]) -> None:
         self._metrics.happened(name, data)
-        self._proof.happened(name, data)
+        if self._proof.happened(name, data):
+            log.warning("lane.takes_nothing", store=data["store"], reason=data["reason"])
 
     # --- what the board asks -------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Whether bytes have been seen to get out of this machine since the start. Pure: for readiness."""
+"""Whether bytes are seen to get out of this machine. Pure: for readiness, and for what would be lost now."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -6,6 +6,9 @@ from typing import Any
 from evac.store import is_durable
 
 _WRITTEN = frozenset({"commit.finished", "trickle.finished"})
+# So many generations in a row that a store did not take in quiet time, and it counts as one that takes nothing:
+# each of them had tries of its own.
+_IN_VAIN = 3
 
 
 class Proof:
@@ -17,25 +20,26 @@ class Proof:
     def __init__(self, lanes: Iterable[str]) -> None:
         self._why = dict.fromkeys(lanes, "nothing was written there yet")
         self._dead: dict[str, str] = {}
-        self._proven = False
+        self._works: set[str] = set()
+        self._in_vain: dict[str, int] = {}
 
     @property
     def missing(self) -> Mapping[str, str]:
         """What is not proven to work, and why; nothing as soon as there is a place to save to."""
-        if self._proven:
+        if any(map(is_durable, self._works)):
             return {}
         return {lane: why for lane, why in self._why.items() if is_durable(lane)}
 
     @property
     def dead(self) -> Mapping[str, str]:
-        """What was tried and has never taken a byte, and why; peers' memory, too."""
+        """What was tried and takes no byte, and why; peers' memory, too."""
         return self._dead
 
     def worked(self, lane: str) -> None:
         """It took bytes."""
-        self._why.pop(lane, None)
-        self._dead.pop(lane, None)
-        self._proven = self._proven or is_durable(lane)
+        for kept in (self._why, self._dead, self._in_vain):
+            kept.pop(lane, None)
+        self._works.add(lane)
 
     def failed(self, lane: str, reason: str) -> bool:
         """It took none; returns whether that is news. It is none where it once did."""
@@ -44,7 +48,21 @@ class Proof:
         self._why[lane] = self._dead[lane] = reason
         return True
 
-    def happened(self, name: str, data: Mapping[str, Any]) -> None:
-        """An event of the path, as the report has it; most prove nothing."""
+    def happened(self, name: str, data: Mapping[str, Any]) -> bool:
+        """An event of the path, as the report has it; most prove nothing.
+
+        Returns:
+            Whether it is news that its store takes nothing any more.
+        """
         if name in _WRITTEN:
             self.worked(data["store"])
+        if name != "trickle.failed" or data["fenced"]:
+            return False
+        lane = data["store"]
+        self._in_vain[lane] = self._in_vain.get(lane, 0) + 1
+        if self._in_vain[lane] < _IN_VAIN:
+            return False
+        news = lane in self._works
+        self._works.discard(lane)
+        self._why[lane] = self._dead[lane] = data["reason"]
+        return news

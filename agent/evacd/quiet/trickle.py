@@ -172,8 +172,9 @@ class Trickle:
         match moving.result:
             case None:
                 self._told("trickle.cancelled", {**what, "nbytes": moving.moved()})
-            case Unsaved(reason):
-                self._told("trickle.failed", {**what, "store": lane, "reason": reason})
+            case Unsaved(reason, fenced=fenced):
+                told = {**what, "store": lane, "reason": reason, "fenced": fenced}
+                self._told("trickle.failed", told)
                 return True
             case Saved() as saved:
                 took = self._clock.monotonic() - began

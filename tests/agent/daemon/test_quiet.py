@@ -1,9 +1,12 @@
 """Quiet time of a real node: what was staged is safe before there is any notice."""
 
+import urllib.error
 import urllib.request
 from pathlib import Path
 
-from tests.agent.daemon.nodes import Node, node_at, until
+import pytest
+
+from tests.agent.daemon.nodes import Node, node_at, out_of_reach, until
 
 MEBI = 1 << 20
 
@@ -73,6 +76,25 @@ def test_a_stop_does_not_wait_for_what_trickles(tmp_path: Path) -> None:
 
         assert node.terminate() == 0
         assert node.files() == []
+
+
+def test_a_store_that_takes_nothing_any_more_is_told_before_the_day(node: Node) -> None:
+    node.start("--quiet", "--quiet-min-interval-seconds", "1", "--http", "--http-port", "0")
+    worker = node.staged(5)
+    until("step 5 is durable", lambda: durable(node, 5))
+    assert node.status()["risk"]["lost"] == []
+
+    with out_of_reach(node.store):
+        worker.do("stage", step=6)
+
+        until("what is new would be lost", lambda: node.status()["risk"]["lost"])
+        page = node.status()["http"]["url"] + "/readyz"
+        with pytest.raises(urllib.error.HTTPError) as unready:
+            urllib.request.urlopen(page)
+        assert "store" in unready.value.read().decode()
+
+    until("step 6 is durable", lambda: durable(node, 6))
+    assert node.status()["risk"]["lost"] == []
 
 
 def test_what_is_at_risk_can_be_scraped(node: Node) -> None:

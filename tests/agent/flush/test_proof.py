@@ -41,6 +41,49 @@ def test_a_flush_proves_it_as_well_as_a_probe() -> None:
         assert not proof.missing
 
 
+def failed(proof: Proof, *reasons: str, fenced: bool = False) -> list[bool]:
+    """In quiet time; whether each is news."""
+    told = ({"store": "s3://b", "reason": one, "fenced": fenced} for one in reasons)
+    return [proof.happened("trickle.failed", one) for one in told]
+
+
+def test_a_store_that_worked_and_takes_nothing_any_more_is_dead_until_it_does() -> None:
+    proof = Proof(["s3://b"])
+    proof.worked("s3://b")
+
+    assert failed(proof, "503", "503") == [False, False]
+    assert not proof.missing
+    assert not proof.dead, "it may be of a moment"
+    assert failed(proof, "disk full", "quota") == [True, False]
+    assert proof.missing == proof.dead == {"s3://b": "quota"}
+    proof.happened("trickle.finished", {"store": "s3://b"})
+
+    assert not proof.missing
+    assert not proof.dead
+    # Counted from anew.
+    assert failed(proof, "503", "503") == [False, False]
+    assert not proof.dead
+
+
+def test_another_durable_store_that_works_is_a_place_to_save_to() -> None:
+    proof = Proof(["file:///a", "s3://b"])
+    proof.worked("file:///a")
+    proof.worked("s3://b")
+
+    failed(proof, *["403"] * 3)
+
+    assert proof.dead == {"s3://b": "403"}
+    assert not proof.missing
+
+
+def test_a_generation_that_another_process_has_overtaken_says_nothing_of_its_store() -> None:
+    proof = Proof(["s3://b"])
+    proof.worked("s3://b")
+
+    assert failed(proof, *["superseded"] * 9, fenced=True) == [False] * 9
+    assert not proof.dead
+
+
 def test_a_store_that_took_nothing_is_dead_until_it_takes_something() -> None:
     proof = Proof(["file:///a", "s3://b"])
     assert not proof.dead, "nobody has tried yet"
