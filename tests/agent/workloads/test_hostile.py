@@ -119,7 +119,7 @@ async def test_fds_are_refused_and_never_kept(tmp_path: Path, count: int) -> Non
             )
             assert "fds" in await dropped(running, peer)
             # The daemon's end of the connection is gone, and nothing has stayed.
-            await running.until(lambda: fds() == before - 1)
+            await running.until(lambda: fds() <= before - 1)
 
 
 async def test_300_fds_over_several_packets_are_refused_too(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ async def test_300_fds_over_several_packets_are_refused_too(tmp_path: Path) -> N
                     [encode(Hello(1))], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)]
                 )
             assert "fds" in await dropped(running, peer)
-        await running.until(lambda: fds() == before)
+        await running.until(lambda: fds() <= before)
 
 
 @pytest.mark.parametrize(
@@ -235,8 +235,8 @@ async def test_a_thousand_idle_connections_leave_room_for_a_workload(tmp_path: P
             await newcomer.reserve()
             assert await newcomer.stage(1) == Accepted()
             assert len(running.heard(Dropped)) >= 950
-            # Ours, and at most 50 of the daemon's.
-            assert fds() <= before + 1002 + 50 + 20
+            # Ours, and at most 50 of the daemon's, once its threads have closed all others.
+            await running.until(lambda: fds() <= before + 1002 + 50 + 20)
         await running.until(lambda: fds() <= before + 20)
 
 

@@ -34,7 +34,7 @@ def test_a_region_is_warm_zeroed_and_sealed() -> None:
         assert view.readonly
     assert region.let_go()
     region.close()
-    assert fds() == before
+    assert fds() <= before
 
 
 def test_pages_are_huge_where_the_kernel_gives_them_and_warm_where_not() -> None:
@@ -64,7 +64,7 @@ def test_nothing_is_kept_of_a_region_that_nobody_wants_any_more() -> None:
 
     with pytest.raises(Stopped):
         build(64 * MIB, stop)
-    assert fds() == before
+    assert fds() <= before
 
 
 def test_more_than_the_machine_has_is_refused_at_once() -> None:
