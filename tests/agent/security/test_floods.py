@@ -71,7 +71,8 @@ def test_a_flood_of_connections_pushes_out_its_own(scene: Scene) -> None:
 def test_while_it_stands_no_more_than_its_share_is_open(scene: Scene) -> None:
     before = fds(scene)
     with as_long_as(NOBODY, lambda: [Line(scene.socket) for _ in range(200)]):
-        assert before < fds(scene) <= before + 64 + 2
+        # What it was pushed out of is closed by threads, soon.
+        until("its share is left", lambda: before < fds(scene) <= before + 64 + 2)
     until("the flood is over", lambda: fds(scene) <= before + 2)
 
 
