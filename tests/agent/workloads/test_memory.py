@@ -13,16 +13,13 @@ from evac.segment import PAGE
 from evacd.workloads.checksums import Summer, Sums
 from evacd.workloads.memory import Answer, Region, Stopped, available, build
 from tests.agent.busy import no_thread_left
+from tests.open_files import open_files
 
 MIB = 1024 * 1024
 
 
-def fds() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
 def test_a_region_is_warm_zeroed_and_sealed() -> None:
-    before = fds()
+    before = open_files()
     region = build(40 * MIB, lambda: False)
 
     # Every page is there: st_blocks counts 512-byte units.
@@ -34,7 +31,7 @@ def test_a_region_is_warm_zeroed_and_sealed() -> None:
         assert view.readonly
     assert region.let_go()
     region.close()
-    assert fds() <= before
+    assert open_files() <= before
 
 
 def test_pages_are_huge_where_the_kernel_gives_them_and_warm_where_not() -> None:
@@ -55,7 +52,7 @@ def test_pages_are_huge_where_the_kernel_gives_them_and_warm_where_not() -> None
 
 
 def test_nothing_is_kept_of_a_region_that_nobody_wants_any_more() -> None:
-    before, asked = fds(), 0
+    before, asked = open_files(), 0
 
     def stop() -> bool:
         nonlocal asked
@@ -64,7 +61,7 @@ def test_nothing_is_kept_of_a_region_that_nobody_wants_any_more() -> None:
 
     with pytest.raises(Stopped):
         build(64 * MIB, stop)
-    assert fds() <= before
+    assert open_files() <= before
 
 
 def test_more_than_the_machine_has_is_refused_at_once() -> None:
