@@ -222,12 +222,14 @@ class Reservation:
         """Take one answer, in the socket thread."""
         match message:
             case Slot() if fd is not None:
-                try:
-                    self._slots.arrived(self, message, fd)
-                except SegmentError as error:
-                    log.warning("slot %d cannot be used: %s", message.slot, error.reason)
-                    self._fail(error)
-                self._slots.came(self._number, last=message.last)
+                # In one go: whoever reserved asks for it at once, and once.
+                with self._slots.changed:
+                    try:
+                        self._slots.arrived(self, message, fd)
+                    except SegmentError as error:
+                        log.warning("slot %d cannot be used: %s", message.slot, error.reason)
+                        self._fail(error)
+                    self._slots.came(self._number, last=message.last)
             case Refuse():
                 if self.count:
                     log.info("evacd gives no more than %d slots: %s", self.count, message.reason)

@@ -247,10 +247,17 @@ async def test_no_further_slot_comes_after_all(shell: Shell, makers: Makers) -> 
     )
 
 
-async def test_another_reservation_takes_its_place(shell: Shell, makers: Makers) -> None:
+async def test_another_reservation_takes_its_place(
+    node: Node, shell: Shell, makers: Makers
+) -> None:
+    def heard() -> list[int]:
+        return [one.reservation for one in node.board._roster.workloads.values()]
+
     await first(shell, makers)
-    one = await waiting(shell)
+    one, before = await waiting(shell), heard()
     again = asyncio.ensure_future(shell.reserve(2 * SLOT))
+    # What is made sooner is a slot of the one before, and granted.
+    await asyncio.to_thread(until, "the other one is heard of", lambda: heard() != before)
     makers.let(3)
     slot = await one
     assert slot is not None, shell.client.last_refusal
