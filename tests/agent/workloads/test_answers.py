@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from evacd.workloads.closing import Closing
 from evacd.workloads.link import Link
 from evacd.workloads.peer import Peer
 from evacd.workloads.session import Door, Session
+from tests.open_files import open_files
 
 ALICE, BOB = 1001, 1002
 MOST = 32
@@ -148,8 +148,7 @@ async def some_turns() -> None:
 
 def open_answers() -> int:
     """How many documents this process has open, theirs included."""
-    links = [Path(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
-    return sum(one.is_symlink() and "evac-answer" in os.readlink(one) for one in links)
+    return sum("evac-answer" in one for one in open_files())
 
 
 async def test_of_one_user_no_more_is_in_memory_than_is_being_read() -> None:

@@ -18,6 +18,7 @@ from evac.segment import PAGE, Header, SlotState
 from evac.wire import Acquire, AskStatus, Leave, Register, Reserve, Staged
 from tests.agent.daemon.nodes import until
 from tests.handlers.client.honest import LIMIT, Daemon, sealed
+from tests.open_files import open_files
 
 SLOT = 4 * PAGE
 _ROOT = str(Path(evac.__file__).parent.parent)
@@ -182,15 +183,7 @@ def test_of_each_slot_one_fd_stays_open_until_it_is_no_more_ours(
 
 
 def _slot_fds() -> int:
-    links = [os.readlink(f"/proc/self/fd/{fd}") for fd in _open_fds()]
-    return sum("evac-test" in link for link in links)
-
-
-def _open_fds() -> list[int]:
-    # The listing's own fd is gone again by now.
-    return [
-        n for n in map(int, os.listdir("/proc/self/fd")) if os.path.lexists(f"/proc/self/fd/{n}")
-    ]
+    return sum("evac-test" in one for one in open_files())
 
 
 def test_a_grant_that_comes_too_late_is_the_next_ones(daemon: Daemon, client: evac.Client) -> None:
