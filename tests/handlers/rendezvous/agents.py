@@ -205,9 +205,13 @@ class Job:
             int(e["world"]) for e in self.events() if (e["event"], e["node"]) == ("started", node)
         ]
 
+    def worker(self, node: str) -> int:
+        """The last that it has started."""
+        return int(next(e["pid"] for e in reversed(self.events()) if e["node"] == node))
+
     def worker_is_dead(self, node: str) -> bool:
         """Whether a node's worker has ended, be it that its agent has not seen that yet."""
-        pid = next(e["pid"] for e in reversed(self.events()) if e["node"] == node)
+        pid = self.worker(node)
         try:
             return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
         except FileNotFoundError:
